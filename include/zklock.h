@@ -13,18 +13,18 @@
  *     zkl_lock_free(lock);
  *     zkl_client_free(client);
  *
- * Besides mutexes, the library has read/write locks (zkl_rwlock_new) and semaphores (zkl_semaphore_new). A semaphore mutex is a
- * lock that any thread may release (zkl_semaphore_mutex_new). A multi-lock acquires several locks together (zkl_multi_new). An
- * event loop can acquire locks without blocking a thread (zkl_acquire_start, zkl_op_fd). The owner of a hold is either a thread
- * or a number. A program can choose such a number for each task or request.
+ * Besides mutexes, the library has read/write locks (zkl_rwlock_new) and semaphores (zkl_semaphore_new). A semaphore mutex is
+ * a lock that any thread may release (zkl_semaphore_mutex_new). A multi-lock acquires several locks together (zkl_multi_new).
+ * An event loop can acquire locks without blocking a thread (zkl_acquire_start, zkl_op_fd). The owner of a hold is either a
+ * thread or an owner number. A program can choose an owner number for each task or request.
  *
  * Every function has existed since version 0.1.0, unless its comment gives a later version after "Since:". The header
  * zklock_ffi.h contains the same declarations without preprocessor directives, for foreign function interfaces. The page
  * docs/bindings.md explains how to write a binding for another language.
  *
  * A hold is safe only while its ZooKeeper session is certainly alive. The library uses the clock of this machine to decide
- * whether a hold is safe (zkl_is_held, zkl_remaining_ms). A lock cannot stop a program that keeps working after the loss of its
- * lock. A store that compares fencing tokens can refuse the writes of a program that has lost its lock (zkl_fencing_token).
+ * whether a hold is safe (zkl_is_held, zkl_remaining_ms). A lock cannot stop a program that keeps working after the program
+ * loses the lock. A store that compares fencing tokens can refuse writes from such a program (zkl_fencing_token).
  *
  * Threads    Any thread may call any function at any time. Several threads may use the same handle at once. One thread may
  *            free a handle while another thread waits on it.
@@ -54,14 +54,14 @@
  *            and another green thread of the same thread calls zkl_acquire, the call re-enters the mutex without an error.
  *            Give each green thread its own owner number, and use zkl_acquire_as and zkl_release_as.
  *
- *            If pthread_cancel() cancels a thread during a call of the library, the cancellation takes effect after the call
- *            has returned. A thread with the type PTHREAD_CANCEL_ASYNCHRONOUS must not call the library.
+ *            If pthread_cancel() cancels a thread during a library call, the cancellation takes effect after the call returns.
+ *            A thread with the cancellation type PTHREAD_CANCEL_ASYNCHRONOUS must not call the library.
  *
  *            A thread that calls the library needs a stack of at least 128 KiB, in addition to the stack that the program's
  *            callbacks use.
  * Handles    Handles are pointers to the opaque zkl_* types. The value of a handle is a number, not an address. A program may
- *            compare two handles with ==, but must not dereference a handle. A call fails with ZKL_E_HANDLE, and does not
- *            crash, if its handle was freed, is of another kind, or is not a handle at all. Freeing NULL does nothing.
+ *            compare two handles with ==, but must not dereference a handle. If a handle was freed, is of another kind, or is
+ *            not a handle at all, the call fails with ZKL_E_HANDLE and does not crash. Freeing NULL does nothing.
  * Results    Most functions return a zkl_status and write their results to parameters that are named *_out. The *_out
  *            parameters come last and must not be NULL. A function writes to its *_out parameters only on success. There is one
  *            exception: a call that fails with ZKL_E_BUFFER still writes *needed_out. The following functions return their
@@ -81,28 +81,28 @@
  *            | zkl_status_errno                       | an errno value                                                  |
  *            | zkl_version_number                     | the version as a number                                         |
  *
- *            The compiler warns if a program ignores the result of zkl_op_leases, zkl_op_client or zkl_op_semaphore, of an
- *            acquire function, or of a *_new, *_start or *_listen function (ZKL_NODISCARD). To turn off these warnings, define
- *            ZKL_NODISCARD as empty before the program includes this header.
- * Errors     The function zkl_last_error_message() explains the last failure of the calling thread. A thread's error message
- *            stays the same until the next failure in that thread. Successful calls and *_free functions do not change the
- *            message. After a call to the library, the value of errno is unspecified.
+ *            The compiler warns if a program ignores the result of one of these functions: zkl_op_leases, zkl_op_client,
+ *            zkl_op_semaphore, an acquire function, or a *_new, *_start or *_listen function (ZKL_NODISCARD). To turn off
+ *            these warnings, define ZKL_NODISCARD as an empty macro before including this header.
+ * Errors     The function zkl_last_error_message() explains the last failed call on the calling thread. A thread's error
+ *            message stays the same until another call on that thread fails. Successful calls and *_free functions do not
+ *            change the message. After a call to the library, the value of errno is unspecified.
  *
- *            If the process has no file descriptor or no memory left for a connection, a call fails with ZKL_E_EXHAUSTED
- *            instead of ZKL_E_CONNECTION.
- * Memory     The library copies the input of a call before the call returns. Input data needs no alignment. Strings and structs
- *            that a program gets from the library belong to the library. Each function's comment says how long a returned
- *            string or struct is valid. A program must not pass memory of the library to free(). All strings are encoded in
- *            UTF-8 and end with a NUL.
+ *            If the process cannot make a connection because it has no file descriptors or no memory left, a call fails with
+ *            ZKL_E_EXHAUSTED instead of ZKL_E_CONNECTION.
+ * Memory     The library copies a call's input data before the call returns. Input data does not need to be aligned. Strings
+ *            and structs that a program gets from the library belong to the library. Each function's comment says how long a
+ *            returned string or struct is valid. A program must not pass memory that belongs to the library to free(). All
+ *            strings are encoded in UTF-8 and end with a NUL.
  *
  *            Pointers other than handles must be valid. Each string must end with a NUL, and each buffer must have at least as
  *            many bytes as its length parameter says.
  * Callbacks  The library holds no internal lock while it calls a callback. A callback for events, revocation requests, log
  *            lines or credentials may call every function, but must not wait for other participants. If the library calls a
- *            user_drop function on the thread of a callback, this function must not wait for other participants either. A
- *            callback that waits can cause a deadlock: the library delivers the next event, which may be the one that the
- *            callback waits for, only after the callback has returned. In a callback, the following functions fail with
- *            ZKL_E_DEADLOCK at once:
+ *            user_drop function on a thread that runs callbacks, the user_drop function must not wait for other participants
+ *            either. A callback that waits can cause a deadlock: the library delivers the next event only after the callback
+ *            returns, but the callback may be waiting for that event. The following table shows which functions fail at once
+ *            with ZKL_E_DEADLOCK in a callback:
  *
  *            | function                            | in a callback                                                                      |
  *            |-------------------------------------|------------------------------------------------------------------------------------|
@@ -116,14 +116,16 @@
  *
  *            If a callback needs a lock, another thread must acquire it, and the callback must not wait for that thread.
  *
- *            Each of the following functions removes a callback, and waits until this callback has returned on its thread:
- *            zkl_listener_free, zkl_set_revocable, zkl_semaphore_set_revocable, zkl_lock_set_event_callback,
+ *            Each of the following functions removes a callback, and waits until any call of this callback on another thread
+ *            has returned: zkl_listener_free, zkl_set_revocable, zkl_semaphore_set_revocable, zkl_lock_set_event_callback,
  *            zkl_client_set_event_callback, zkl_set_log_callback and zkl_set_log_polling. The function zkl_client_free waits
- *            for the callbacks of its client, except for a callback that returns credentials (zkl_config_set_auth_callback).
- *            While a thread removes a callback or frees a client, it must not hold a mutex that the callback needs. A thread
- *            that cannot avoid this calls zkl_client_close_start or zkl_client_free_nowait, which do not wait for callbacks. A
- *            callback may remove itself. If two threads of a program poll events, the callback on one thread must not remove
- *            the callback that runs on the other, and vice versa.
+ *            for the client's callbacks to return, except for a callback that returns credentials
+ *            (zkl_config_set_auth_callback). While a thread removes a callback, the thread must not hold a mutex that the
+ *            callback needs. While a thread frees a client, the thread must not hold a mutex that one of the client's
+ *            callbacks needs. If the thread cannot release the mutex before it frees the client, the thread can call
+ *            zkl_client_close_start or zkl_client_free_nowait instead. These two functions do not wait for callbacks. A
+ *            callback may remove itself. If two threads of a program poll events, a callback on either thread must not remove
+ *            a callback that is running on the other thread.
  *
  *            A callback must return normally. A callback must not throw an exception, and must not call longjmp or
  *            pthread_exit.
@@ -136,18 +138,18 @@
  *            made by _Fork() or by a raw clone(). Such a child must not make a client. A child that shares the memory of its
  *            parent (vfork(), CLONE_VM) must not call the library. If a callback on the event thread forks a child, the child
  *            exits with status 0 when the callback returns in the child.
- * Signals    A call continues if a signal arrives, and never fails with EINTR. The library's threads block all signals. A
- *            signal handler must not call any function of the library.
+ * Signals    If a signal arrives during a call, the call continues. No call fails with EINTR. The library's threads block all
+ *            signals. A signal handler must not call any function of the library.
  * Exit       A program may end in any way while it has open clients. When a program ends with open clients, the library does
  *            not wait for the servers. The servers end the sessions after the session timeout. A call to zkl_client_free ends
  *            a session at once. A program started by exec does not inherit the library's descriptors.
  *
- *            The library's threads end when the last client has been freed and the log callback has been removed. A
- *            thread that resolves a host name can run longer, because the library cannot interrupt the resolver of libc. A
- *            thread that loads credentials can also run longer, because the library cannot interrupt a callback or the file
- *            system. If the main thread calls pthread_exit(), the process continues while library threads run. When
- *            a program ends, log lines that are still queued are lost. To receive the queued log lines, the program must
- *            turn logging off before the program ends (zkl_set_log_callback).
+ *            The library's threads end after the program frees the last client and removes the log callback. A thread that
+ *            resolves a host name can run longer, because the library cannot interrupt libc's resolver. A thread that loads
+ *            credentials can also run longer, because the library cannot interrupt a callback or the file system. If the main
+ *            thread calls pthread_exit(), the process continues while library threads run. When a program ends, log lines that
+ *            are still queued are lost. To receive the queued log lines, the program must turn logging off before the program
+ *            ends (zkl_set_log_callback).
  *
  *            Calling dlclose() neither unloads the library nor closes the clients. If a program can unload a shared object
  *            that contains libzklock.a, the shared object must be linked with -Wl,-z,nodelete.
@@ -158,8 +160,8 @@
  *            sixth of the session timeout. The client keeps its holds if it resumes its session before the session expires.
  *
  *            The descriptor check has two gaps. First, another thread can close and reopen a descriptor in the short time
- *            between the check and the use of the descriptor. This time is less than a microsecond. Second, the resolver of
- *            libc does not check its own descriptors.
+ *            between the check and the use of the descriptor. This time is less than a microsecond. Second, libc's resolver
+ *            does not check its own descriptors.
  * C++        Every function of zklock.h is extern "C" and throws no exception.
  */
 
@@ -289,9 +291,9 @@ int32_t zkl_version_number(void);
 const char *zkl_strerror(int32_t status);
 
 /**
- * Describes the last failure of the calling thread. The message names the values and servers that were involved. The message
- * is for people and logs. A program should test the status, not the message. Successful calls and *_free functions do not
- * change the message.
+ * Describes the last failed call on the calling thread. The message names the values and servers that were involved. The
+ * message is for people and logs. A program should test the status, not the message. Successful calls and *_free functions do
+ * not change the message.
  *
  * Returns: a string, never NULL. The string is empty if no call on this thread has failed yet. The string is in UTF-8 and has
  * at most 1023 bytes. The string stays valid until the thread calls another function of zklock, except zkl_version,
@@ -315,14 +317,14 @@ int32_t zkl_status_errno(int32_t status);
 
 /**
  * The settings of a client. Each call of zkl_client_new copies the settings. A program can therefore use one config for many
- * clients, change the config after a client was made, and free the config at any time.
+ * clients, change the config after making a client, and free the config at any time.
  */
 typedef struct zkl_config zkl_config;
 
 /**
- * A callback that returns credentials. The callback writes the credentials to `buf`, which has `size` bytes, and returns their
- * length. If the callback fails, it returns a negative number. The callback must return normally. A callback must not throw an
- * exception or call longjmp.
+ * A callback that returns credentials. The callback must write the credentials to `buf`, which has `size` bytes, and must
+ * return the length of the credentials. If the callback fails, it must return a negative number. The callback must return
+ * normally. A callback must not throw an exception or call longjmp.
  */
 typedef int64_t (*zkl_auth_cb)(void *user, char *buf, size_t size);
 
@@ -372,9 +374,9 @@ zkl_status zkl_config_set_connect_timeout_ms(zkl_config *config, int32_t ms);
  * default is a third of the negotiated session timeout. A larger lease margin makes holds safer. With a smaller lease margin,
  * holds survive longer interruptions of the connection.
  *
- * If the lease margin is larger than two thirds of the session timeout, the library reduces the lease margin to two thirds.
- * After a period without traffic, the session lease can be shorter than the lease margin implies, because the servers may not
- * have received the client's last requests.
+ * If the lease margin is larger than two thirds of the session timeout, the library reduces the lease margin to two thirds of
+ * the session timeout. After a period without traffic, the session lease can be shorter than the lease margin implies, because
+ * the servers may not have received the client's last requests.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -395,7 +397,7 @@ zkl_status zkl_config_set(zkl_config *config, const char *name, const char *valu
 
 /**
  * Reads options from a file, and sets the options in the config. The options file must be UTF-8 text of at most 64 KiB, with
- * one "name = value" on each line. The function ignores empty lines and lines that begin with #. If a # follows a value, it
+ * one "name = value" on each line. The function ignores empty lines and lines that begin with #. If a # follows a value, the #
  * is part of the value. If the file contains an error, the function sets no option.
  *
  * Returns: ZKL_OK. On failure:
@@ -409,8 +411,9 @@ zkl_status zkl_config_load(zkl_config *config, const char *file);
 
 /**
  * Adds credentials to a config, for example the scheme "digest" with "user:password". On every connection, the client sends
- * all credentials in the order in which the program added them. The parameter `scheme` is a string. The parameter `auth`
- * points to len bytes, at most 64 KiB. The parameter `auth` may be NULL if `len` is 0. The config copies scheme and auth.
+ * all credentials in the order in which the program added them. The parameter `scheme` is a string. The parameter `auth` must
+ * point to `len` bytes. The maximum `len` is 64 KiB. The parameter `auth` may be NULL if `len` is 0. The config copies scheme
+ * and auth.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -418,11 +421,12 @@ zkl_status zkl_config_load(zkl_config *config, const char *file);
 zkl_status zkl_config_add_auth(zkl_config *config, const char *scheme, const void *auth, size_t len);
 
 /**
- * Sets a config's callback that returns the credentials for a scheme. For example, the scheme "digest" uses credentials of
- * the form "user:password". Each client made with this config calls `cb` before each attempt to connect, and passes `user` to
- * `cb`. The callback can therefore return other credentials after a rotation. On each connection, the client first sends the
- * credentials from earlier calls of zkl_config_add_auth, and then the result of `cb`. The buffer that the library passes to
- * `cb` is 64 KiB long. The library erases the buffer, and erases its copy of the credentials after it has sent them.
+ * Sets a callback in a config. The callback returns the credentials for one scheme. For example, the scheme "digest" uses
+ * credentials of the form "user:password". Each client made with this config calls `cb` before each attempt to connect, and
+ * passes `user` to `cb`. The callback can therefore return new credentials after a credential rotation. On each connection,
+ * the client first sends the credentials from earlier calls of zkl_config_add_auth, and then the result of `cb`. The buffer
+ * that the library passes to `cb` is 64 KiB long. The library erases the buffer. After the library sends the credentials, it
+ * also erases its copy of the credentials.
  *
  * The library calls `cb` on a thread that it starts for this purpose. Different clients can call `cb` at the same time. For one
  * client, the library makes one call at a time. The callback may block. A slow callback delays only the attempt to connect.
@@ -437,9 +441,9 @@ zkl_status zkl_config_add_auth(zkl_config *config, const char *scheme, const voi
  * callback. If `cb` is NULL, the call removes the callback for the scheme and calls `user_drop` at once. If `user_drop` is
  * not NULL, the library calls `user_drop` once, when neither the config nor an open client uses the callback any more.
  *
- * The function zkl_client_free does not wait for calls of `cb` to return. When zkl_client_free returns, one call may still be
- * running or be about to begin. In this case, the library calls `user_drop` after `cb` has returned. A program must therefore
- * keep everything that the callback uses until the library calls `user_drop`.
+ * The function zkl_client_free does not wait for calls of `cb` to return. When zkl_client_free returns, one call of `cb` can
+ * still be running or be about to begin. In this case, the library calls `user_drop` after `cb` has returned. A program must
+ * therefore keep everything that the callback uses until the library calls `user_drop`.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL. On failure, the library does not use the pointer
  * `user` and does not call `user_drop`.
@@ -448,11 +452,11 @@ zkl_status zkl_config_add_auth(zkl_config *config, const char *scheme, const voi
 zkl_status zkl_config_set_auth_callback(zkl_config *config, const char *scheme, zkl_auth_cb cb, void *user, zkl_user_drop user_drop);
 
 /**
- * Controls whether mutexes and read/write locks wait in one queue with locks of kazoo on the same path. If `wait` is 1, locks
- * of zklock and kazoo share one queue. If `wait` is 0 and a kazoo lock uses the path, an acquire fails with ZKL_E_FOREIGN. The
- * default is 0. Programs that migrate from kazoo to zklock need this setting. During a migration, kazoo locks must also wait
- * for zklock locks. To make a kazoo lock wait for a mutex of zklock, construct the kazoo lock with
- * extra_lock_patterns=["-lock-"]. To make a kazoo lock wait for a read/write lock of zklock, construct the kazoo lock with
+ * Controls whether mutexes and read/write locks share one queue with kazoo locks on the same path. If `wait` is 1, zklock
+ * locks and kazoo locks share one queue. If `wait` is 0 and a kazoo lock uses the path, an acquire fails with ZKL_E_FOREIGN.
+ * The default is 0. Programs that migrate from kazoo to zklock need this setting. During a migration, kazoo locks must also
+ * wait for zklock locks. To make a kazoo lock wait for a zklock mutex, construct the kazoo lock with
+ * extra_lock_patterns=["-lock-"]. To make a kazoo lock wait for a zklock read/write lock, construct the kazoo lock with
  * extra_lock_patterns=["__READ__", "__WRIT__"].
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
@@ -511,8 +515,8 @@ ZKL_NODISCARD zkl_status zkl_client_new(const char *servers, const zkl_config *c
 
 /**
  * Ends the session of a client, closes the client, and frees its handle. All holds of the client end when the session ends.
- * Calls that wait for a lock of this client fail with ZKL_E_CLOSED. Later calls with the locks of the client also fail with
- * ZKL_E_CLOSED. The caller must still free the handles of the locks, either before or after the client. The parameter
+ * Calls that wait for a lock of this client fail with ZKL_E_CLOSED. Later calls with the client's locks also fail with
+ * ZKL_E_CLOSED. The caller must still free the lock handles, either before or after it frees the client. The parameter
  * `client` may be NULL. In a forked child, the call does not change the session of the parent.
  *
  * Before the client closes, it delivers its queued events, but only for a limited time. After this time, the client drops the
@@ -539,13 +543,13 @@ void zkl_client_free(zkl_client *client);
  * callbacks nor for the server. Use this function in destructors and finalizers, which may run on a thread that a callback
  * needs.
  *
- * The library drops the queued events, and no longer calls the client's callbacks. The ZKL_LISTEN_LOSS listeners are not
- * called either. A callback that is running on another thread at this moment continues. After this callback has returned, the
- * library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls all
- * the client's other user_drop functions on the calling thread. The only exception is the callback that returns credentials
- * (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is closed. Apart
- * from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be NULL. In a forked
- * child, the call does nothing.
+ * The library drops the queued events, and no longer calls the client's callbacks. The library does not call the
+ * ZKL_LISTEN_LOSS listeners either. A callback that is running on another thread at this moment continues. After this callback
+ * has returned, the library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the
+ * library calls all the client's other user_drop functions on the calling thread. The only exception is the callback that
+ * returns credentials (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client
+ * is closed. Apart from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be
+ * NULL. In a forked child, the call does nothing.
  *
  * Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
  * Does not block. Any thread may call this function.
@@ -581,8 +585,9 @@ int32_t zkl_client_state(const zkl_client *client);
 /**
  * Reports the session id of a client. The logs of the servers show the same id. A session id may be negative.
  *
- * Returns: the session id. The function returns 0 if the client has no session, or if the call failed. To find out whether a
- * call failed, call zkl_client_state. After such a failure, zkl_client_state returns a negative status.
+ * Returns: the session id. The function returns 0 if the client has no session, or if the call failed. To distinguish these
+ * two cases, call zkl_client_state. If zkl_client_session_id failed, zkl_client_state also fails and returns a negative
+ * status.
  * Does not block. Any thread may call this function.
  */
 int64_t zkl_client_session_id(const zkl_client *client);
@@ -608,8 +613,8 @@ int64_t zkl_client_session_id(const zkl_client *client);
 #define ZKL_LOCK_UNCERTAIN 13
 
 /**
- * The hold is lost and cannot become safe again, because its session ended or its node was deleted. A release of a lost hold
- * fails with ZKL_E_LOST, and ends the state ZKL_LOCK_LOST.
+ * The hold is lost and cannot become safe again, because its session ended or its node was deleted. Releasing a lost hold
+ * fails with ZKL_E_LOST, but still ends the state ZKL_LOCK_LOST.
  */
 #define ZKL_LOCK_LOST 14
 
@@ -680,9 +685,9 @@ ZKL_NODISCARD zkl_status zkl_semaphore_mutex_new(zkl_client *client, const char 
  * same znodes as Curator's InterProcessReadWriteLock in version 5.5 and later. The function sends no request to a server.
  *
  * Both locks are re-entrant, and each thread has its own holds. A thread that holds the write lock may also acquire the read
- * lock. If the thread then releases the write lock, the thread keeps the read lock. No other writer can acquire the write lock
- * during this downgrade. If a thread that holds only the read lock tries to acquire the write lock, the acquire fails with
- * ZKL_E_DEADLOCK.
+ * lock. If the thread then releases the write lock, the thread keeps the read lock. During this downgrade from the write lock
+ * to the read lock, no other writer can acquire the write lock. If a thread that holds only the read lock tries to acquire the
+ * write lock, the acquire fails with ZKL_E_DEADLOCK.
  *
  * The caller must free the new locks, `*read_out` and `*write_out`, with zkl_lock_free. The caller may free the two locks in
  * any order. On failure, the function writes neither `*read_out` nor `*write_out`.
@@ -707,8 +712,8 @@ ZKL_NODISCARD zkl_status zkl_rwlock_new(zkl_client *client, const char *path, zk
  * The caller still owns the handles of the member locks. If the program frees a member lock or its client, the multi-lock
  * becomes unusable. Current waits and later calls then fail with ZKL_E_CLOSED. The caller must free the new lock, `*lock_out`,
  * with zkl_lock_free. When the multi-lock is freed, calls that wait for the multi-lock fail with ZKL_E_CLOSED. Freeing the
- * multi-lock does not change the member locks. Two locks with the same path must not belong to two clients of one ensemble,
- * because the multi-lock would wait for itself.
+ * multi-lock does not change the member locks. A multi-lock must not contain two locks that have the same path and belong to
+ * different clients of one ensemble. Such a multi-lock would wait for itself.
  *
  * Returns: ZKL_OK. On failure:
  * - ZKL_E_INVALID if `count` is 0 or too large, or if two locks of one client have the same path.
@@ -725,7 +730,7 @@ ZKL_NODISCARD zkl_status zkl_multi_new(zkl_lock *const *locks, size_t count, zkl
  * acquires its locks in the same way. Use this function if other programs use Curator multi-locks on the same paths. All
  * programs must list the locks in the same order. All other rules of zkl_multi_new also apply to this function.
  *
- * A multi-lock made with zkl_multi_new can deadlock with a Curator multi-lock. The multi-lock of zklock detects the deadlock,
+ * A multi-lock made with zkl_multi_new can deadlock with a Curator multi-lock. The zklock multi-lock detects the deadlock,
  * leaves its queues, and joins the queues again after about a third of a second. Multi-locks made with zkl_multi_new_in_order
  * can deadlock if programs list the same locks in different orders.
  *
@@ -740,7 +745,7 @@ ZKL_NODISCARD zkl_status zkl_multi_new_in_order(zkl_lock *const *locks, size_t c
  * call does not change the holds of the parent.
  *
  * Freeing a member lock of a multi-lock also closes the multi-lock. Freeing a multi-lock does not change its member locks: an
- * owner that holds them still holds them. Release a multi-lock before you free it.
+ * owner that holds the member locks continues to hold them. Release a multi-lock before you free it.
  *
  * Returns nothing. If `lock` is not a live handle, the call has no effect. The last error message does not change.
  * Does not block. Any thread may call this function.
@@ -760,16 +765,16 @@ void zkl_lock_free(zkl_lock *lock);
  * - ZKL_E_CANCELED if zkl_cancel ended the wait.
  * - ZKL_E_CLOSED if zkl_lock_free or zkl_client_free closed the lock.
  * - ZKL_E_DEADLOCK if the thread already holds a lock on the path through another handle of the client, and would therefore
- *   wait for itself. A semaphore mutex does not check for this deadlock.
- * - ZKL_E_DEADLOCK if the thread holds only the read lock of a read/write lock and acquires the write lock. The call checks
- *   the holds of the thread at its start, and not its pending acquires (zkl_acquire_start).
+ *   wait for itself. For a semaphore mutex, the call does not check for this deadlock.
+ * - ZKL_E_DEADLOCK if the thread holds only the read lock of a read/write lock and acquires the write lock. When the call
+ *   starts, it checks the thread's holds, but not the thread's pending acquires (zkl_acquire_start).
  * - ZKL_E_DEADLOCK if a callback makes the call (section Callbacks above).
  * - ZKL_E_LOST if the thread has lost an earlier hold of this lock, and has not released the lost hold yet.
  * - ZKL_E_FOREIGN if another lock recipe uses the path.
  * - ZKL_E_EXHAUSTED if the path has no sequence numbers left, or if the node paths of the client would exceed
  *   session.max_path_bytes (docs/sizing.md).
- * - ZKL_E_INVALID if the nodes of a multi-lock are too large for one transaction of the server.
- * - ZKL_E_INVALID if the servers do not accept the access control lists of the client (docs/acl.md).
+ * - ZKL_E_INVALID if the nodes of a multi-lock are too large for one server transaction.
+ * - ZKL_E_INVALID if the servers do not accept the client's access control lists (docs/acl.md).
  * - Other failures: ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_CONNECTION, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
  *   ZKL_E_INTERNAL.
  *
@@ -801,15 +806,16 @@ ZKL_NODISCARD zkl_status zkl_acquire_timeout(zkl_lock *lock, int64_t timeout_ms)
  * Returns: ZKL_OK if the hold count is still above 0. If the hold count is 0, the call returns ZKL_OK after the server has
  * confirmed that the node of the lock is deleted. After a local hand-over to another thread of this process
  * (zkl_mutex_set_local_handover), the call returns ZKL_OK without a request to a server. On failure:
- * - ZKL_E_NOT_OWNER if the thread does not hold the lock, or does not hold a member lock. The call does not change locks that
- *   the thread does not hold. For a semaphore mutex, this status means that no thread holds the lock through this handle.
+ * - ZKL_E_NOT_OWNER if the thread does not hold the lock, or does not hold every member lock of a multi-lock. The call does
+ *   not change locks that the thread does not hold. For a semaphore mutex, this status means that no thread holds the lock
+ *   through this handle.
  * - ZKL_E_LOST if the hold was lost before the release. After the loss, another owner may have held the lock.
  * - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library keeps trying to delete the
  *   node.
  * - ZKL_E_CLOSED if the lock, a member lock or the client was freed. The call still releases the other member locks of a
  *   multi-lock.
- * - ZKL_E_DENIED if the client may not delete its node. The node remains until zkl_client_free closes the client, or until an
- *   operator grants the permission (docs/acl.md).
+ * - ZKL_E_DENIED if an access control list does not allow the client to delete its node. The node remains until
+ *   zkl_client_free closes the client, or until an operator grants the permission (docs/acl.md).
  * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_SERVER, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  *
  * The call decrements the hold count even if it fails with ZKL_E_LOST, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH,
@@ -830,7 +836,7 @@ zkl_status zkl_release(zkl_lock *lock);
 zkl_status zkl_release_nowait(zkl_lock *lock);
 
 /**
- * Cancels every call, in any thread, that is waiting for the lock through this handle. The waiting calls fail with
+ * Cancels every call that is waiting for the lock through this handle, in all threads. The waiting calls fail with
  * ZKL_E_CANCELED. The call does not affect later waits or existing holds. A call that is about to acquire the lock may still
  * return ZKL_OK despite the cancellation. To end waits for a multi-lock, pass the handle of the multi-lock, not the handle of
  * a member lock.
@@ -842,9 +848,9 @@ zkl_status zkl_cancel(zkl_lock *lock);
 
 /**
  * Reports whether the calling thread holds the lock, and whether the hold is safe at this moment. A hold is safe if, according
- * to the clock of this machine, its session cannot have expired yet. The function ignores the holds of other threads. A
- * thread that has acquired a semaphore mutex holds it until any thread releases it. For a multi-lock, the result is 1 only if
- * the thread holds all member locks.
+ * to the clock of this machine, its session cannot have expired yet. The function ignores the holds of other threads. A thread
+ * that acquires a semaphore mutex holds the semaphore mutex until this thread or another thread releases it. For a multi-lock,
+ * the result is 1 only if the thread holds all member locks.
  *
  * Returns: 1 or 0. If an error occurs, the function returns 0, and zkl_last_error_message explains the error. An unsafe hold
  * is not an error, and does not change the last error message. To get an error status instead of 0, call zkl_lock_state.
@@ -864,8 +870,8 @@ int32_t zkl_is_held_in_process(const zkl_lock *lock);
 
 /**
  * Reports the state of the calling thread's hold. The state is ZKL_LOCK_FREE if the calling thread has no hold, even if
- * another owner holds the lock. The state of a multi-lock is the worst state of its member locks. If a member lock is not
- * held, the state of the multi-lock is ZKL_LOCK_FREE.
+ * another owner holds the lock. The state of a multi-lock is the worst state of its member locks. If the thread does not hold
+ * every member lock, the state of the multi-lock is ZKL_LOCK_FREE.
  *
  * Returns: one of the ZKL_LOCK_* values, which are all 10 or more. On failure: a negative status (ZKL_E_HANDLE, ZKL_E_FORKED,
  * ZKL_E_CLOSED or ZKL_E_INTERNAL). Does not block. Any thread may call this function.
@@ -883,8 +889,9 @@ int32_t zkl_lock_state(const zkl_lock *lock);
 int32_t zkl_lock_state_in_process(const zkl_lock *lock);
 
 /**
- * Gets how long the calling thread's hold remains safe even if no server answers. The time is in milliseconds, rounded down.
- * If the hold is not safe now, the time is 0. For a multi-lock, the function gets the shortest time of all member locks.
+ * Gets the time for which the calling thread's hold remains safe even if no server answers. The time is in milliseconds,
+ * rounded down. If the hold is not safe now, the time is 0. For a multi-lock, the function gets the shortest time of all
+ * member locks.
  *
  * Returns: the statuses of zkl_fencing_token. On success, `*remaining_ms_out` contains the time.
  * Does not block. Any thread may call this function.
@@ -892,8 +899,8 @@ int32_t zkl_lock_state_in_process(const zkl_lock *lock);
 zkl_status zkl_remaining_ms(const zkl_lock *lock, int64_t *remaining_ms_out);
 
 /**
- * Gets how long a hold of this handle stays safe even if no server answers. Any owner in this process may have acquired the
- * hold. This function is for monitoring.
+ * Gets the time for which a hold that was acquired through this handle remains safe even if no server answers. The hold can
+ * belong to any owner in this process. This function is for monitoring.
  *
  * Returns: the statuses of zkl_fencing_token_in_process. On success, `*remaining_ms_out` contains the time.
  * Does not block. Any thread may call this function.
@@ -935,8 +942,8 @@ zkl_status zkl_wait_lost(zkl_lock *lock, int64_t timeout_ms);
 zkl_status zkl_lock_set_data(zkl_lock *lock, const void *data, size_t len);
 
 /**
- * Gets the path of the node by which the calling thread holds the lock. The path does not contain the client's chroot. A
- * program can check in a ZooKeeper transaction that this node exists. If the lock was lost, the transaction fails.
+ * Gets the path of the node that represents the calling thread's hold. The path does not contain the client's chroot. In a
+ * ZooKeeper transaction, a program can check that this node exists. If the lock was lost, the transaction then fails.
  *
  * The function writes the path, with a terminating NUL, to the buffer `buf`. This buffer has `size` bytes. The function
  * stores the required buffer size, in bytes, in `*needed_out`. If `size` is 0, `buf` may be NULL.
@@ -961,11 +968,11 @@ zkl_status zkl_lock_node_path(const zkl_lock *lock, char *buf, size_t size, size
 /**
  * Gets the fencing token of the calling thread's hold. A fencing token is a number that grows with every hold of the path. A
  * store can remember the largest token that it has seen, and refuse requests with a smaller token. A store that refuses
- * smaller tokens is safe from writers that have lost their lock without noticing the loss.
+ * smaller tokens is safe from writers that have lost their lock but have not detected the loss.
  *
  * If the member locks of a multi-lock joined their queues in one transaction, all member locks have the same token. If the
- * member locks of a multi-lock have different tokens, the function gets the smallest token. If the tokens differ, give each
- * store the token of the member lock that protects it.
+ * member locks of a multi-lock have different tokens, the function gets the smallest token. In this case, give each store the
+ * token of the member lock that protects the store.
  *
  * Returns: ZKL_OK, with the token in `*token_out`. On failure:
  * - ZKL_E_NOT_OWNER if the calling thread has no hold, even if another owner holds the lock.
@@ -1009,11 +1016,11 @@ zkl_status zkl_fencing_pass(const zkl_lock *lock, int64_t *fencing_pass_out);
  * multi-locks. A read lock may have several holders. The token of a waiter is not valid. A token for semaphore leases becomes
  * valid once the owner of the leases has left the semaphore's inner mutex.
  *
- * The result is correct for some moment after the call began, even if the client's server lags behind the other servers. The
+ * The result was correct at some moment after the call began, even if the client's server lags behind the other servers. The
  * result may be outdated by the time the program reads it. A store must therefore compare tokens, even if the program calls
  * zkl_fence_check (docs/fencing.md). To check its own hold, a program should call zkl_is_held instead. The function
- * zkl_is_held sends no request, and takes the session lease into account. The function zkl_fence_check considers a hold to
- * exist as long as the hold's node exists.
+ * zkl_is_held sends no request, and takes the session lease into account. For zkl_fence_check, a hold exists as long as the
+ * hold's node exists.
  *
  * Returns: ZKL_OK, with 1 in `*valid_out` if the hold still exists, and 0 if the hold or the path does not exist. A call that
  * fails does not write `*valid_out`, so the caller must not read it. On failure:
@@ -1075,21 +1082,21 @@ void zkl_semaphore_free(zkl_semaphore *semaphore);
 /**
  * Acquires `quantity` leases within a timeout. The call acquires either all of these leases or no lease. The parameter
  * `timeout_ms` is the time limit for the whole call in milliseconds, or -1 for no limit. With timeout 0, the call makes one
- * attempt and does not wait for other participants. The semaphore serves requests in the order of their arrival. Requests for
- * few leases do not overtake a request for many leases. The caller must release the leases, `*leases_out`, with
+ * attempt and does not wait for other participants. The semaphore serves requests in the order of their arrival. A request for
+ * few leases does not overtake an earlier request for many leases. The caller must release the leases, `*leases_out`, with
  * zkl_leases_release. Any thread may release the leases.
  *
  * If the number of leases is a shared count, `quantity` may be larger than the count. The call then waits until the count is
- * raised. During this wait, the call has no place in the queue, so other requests overtake it, and
- * zkl_semaphore_participants does not return it.
+ * raised. During this wait, the call has no place in the queue. Other requests can therefore overtake the call, and
+ * zkl_semaphore_participants does not show the call.
  *
  * Returns: ZKL_OK if the leases are held. A call that fails has acquired nothing. On failure:
  * - ZKL_E_TIMEOUT if the leases were not acquired within the timeout. The call never returns this status early.
  * - ZKL_E_CONNECTION if, at the end of the timeout, the client has no connection or its server does not answer.
  * - ZKL_E_CANCELED if zkl_semaphore_cancel ended the wait.
  * - ZKL_E_CLOSED if zkl_semaphore_free or zkl_client_free closed the semaphore.
- * - ZKL_E_INVALID if `quantity` is below 1, above max_leases, or too large for one transaction of the server.
- * - ZKL_E_INVALID if the servers do not accept the access control lists of the client (docs/acl.md).
+ * - ZKL_E_INVALID if `quantity` is below 1, above max_leases, or too large for one server transaction.
+ * - ZKL_E_INVALID if the servers do not accept the client's access control lists (docs/acl.md).
  * - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
  * - ZKL_E_DEADLOCK if a callback makes the call and `timeout_ms` is not 0.
  * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
@@ -1129,7 +1136,7 @@ zkl_status zkl_semaphore_set_data(zkl_semaphore *semaphore, const void *data, si
  *   nodes.
  * - ZKL_E_CLOSED if the client was freed, which also ended the leases.
  * - ZKL_E_HANDLE if `leases` is not a live handle, for example NULL or the handle of leases that were already released.
- * - ZKL_E_DENIED if the client may not delete the nodes (as for zkl_release).
+ * - ZKL_E_DENIED if an access control list does not allow the client to delete the nodes (as for zkl_release).
  * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_SERVER, ZKL_E_FORKED, ZKL_E_INTERNAL.
  *
  * Blocks for at most the session timeout. Any thread may call this function.
@@ -1169,7 +1176,7 @@ int32_t zkl_leases_state(const zkl_leases *leases);
 zkl_status zkl_leases_fencing_token(const zkl_leases *leases, int64_t *token_out);
 
 /**
- * Gets how long the leases stay safe even if no server answers. The time is in milliseconds, rounded down. If the
+ * Gets the time for which the leases remain safe even if no server answers. The time is in milliseconds, rounded down. If the
  * leases are not safe now, the time is 0.
  *
  * Returns: the statuses of zkl_leases_fencing_token. On success, `*remaining_ms_out` contains the time.
@@ -1215,8 +1222,8 @@ zkl_status zkl_leases_node_path(const zkl_leases *leases, size_t index, char *bu
 zkl_status zkl_shared_count_get(zkl_client *client, const char *count_path, int32_t *value_out);
 
 /**
- * Sets a shared count to a new value. The call creates the node of the count if the node does not exist. Semaphores that use
- * the count change their number of leases.
+ * Sets a shared count to a new value. The call creates the node of the count if the node does not exist. The new value becomes
+ * the number of leases of every semaphore that uses the count.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH,
  * ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL.
@@ -1248,9 +1255,9 @@ zkl_status zkl_shared_count_set(zkl_client *client, const char *count_path, int3
 #define ZKL_WAITS_FOR_OWN_HOLD 5
 
 /**
- * A participant: a node in the queue of a lock or a semaphore. The owner of the node is either a holder or a waiter. All
- * memory of the struct belongs to the library. The struct is valid until the callback returns. A struct that the program gets
- * from zkl_op_participant is valid until the operation is freed.
+ * A participant: a node in the queue of a lock or a semaphore. The owner of the node is either a holder or a waiter. The
+ * struct and the memory that it points to belong to the library. A struct that a callback receives is valid until the callback
+ * returns. A struct that the program gets from zkl_op_participant is valid until the program frees the operation.
  */
 typedef struct zkl_participant {
     /**
@@ -1267,8 +1274,8 @@ typedef struct zkl_participant {
     /** The path of the node, without the client's chroot. */
     const char *node_path;
     /**
-     * The data of the node. By default, the data is the address of the host. A NUL follows the data. The field data_len does
-     * not count this NUL.
+     * The data of the node. By default, the data is the address of the host on which the node's owner runs. A NUL follows the
+     * data. The field data_len does not count this NUL.
      */
     const uint8_t *data;
     /** The number of bytes of data. */
@@ -1281,7 +1288,10 @@ typedef struct zkl_participant {
  */
 typedef void (*zkl_participants_cb)(void *user, const zkl_participant *participant);
 
-/** A pending acquire. All memory of the struct belongs to the library and is valid until the callback returns. */
+/**
+ * A pending acquire. The struct and the memory that it points to belong to the library. Both are valid until the callback
+ * returns.
+ */
 typedef struct zkl_wait {
     /**
      * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
@@ -1360,10 +1370,10 @@ zkl_status zkl_queue(zkl_lock *lock, zkl_participants_cb cb, void *user);
 zkl_status zkl_semaphore_participants(zkl_semaphore *semaphore, zkl_participants_cb cb, void *user);
 
 /**
- * Shows why the pending acquires of a lock wait. The function calls `cb` once for each waiting acquire of this handle, and
- * passes `user` to `cb`. Any thread of this process may have started the acquires. The function calls `cb` in the order in
- * which the acquires began. The callback may call any function of zklock. A multi-lock's own handle shows its acquires. The
- * handles of its member locks do not show these acquires.
+ * Shows why the pending acquires of a lock are waiting. The function calls `cb` once for each waiting acquire of this handle,
+ * and passes `user` to `cb`. The acquires can come from any thread of this process. The function calls `cb` in the order in
+ * which the acquires began. The callback may call any function of zklock. To see the pending acquires of a multi-lock, pass
+ * the multi-lock's own handle. If the program passes the handle of a member lock, the function does not show these acquires.
  *
  * The function shows information that the client already has, and sends no request. The function therefore works even if no
  * server answers. The function zkl_participants shows the participants of all processes, with the same node paths. An acquire
@@ -1377,7 +1387,7 @@ zkl_status zkl_semaphore_participants(zkl_semaphore *semaphore, zkl_participants
 zkl_status zkl_waiting(const zkl_lock *lock, zkl_waiting_cb cb, void *user);
 
 /**
- * Shows why the pending acquires of a semaphore wait. The rules of zkl_waiting also apply to a semaphore.
+ * Shows why the pending acquires of a semaphore are waiting. The rules of zkl_waiting also apply to a semaphore.
  *
  * Returns: the statuses of zkl_waiting.
  * Does not block, except while `cb` runs. Any thread may call this function. The function calls `cb` on the calling thread.
@@ -1394,24 +1404,24 @@ zkl_status zkl_semaphore_waiting(const zkl_semaphore *semaphore, zkl_waiting_cb 
 #define ZKL_OWNER_THREAD UINT64_MAX
 
 /**
- * A queue of the operations that have ended. One thread or one event loop can wait for any number of operations: it polls the
- * single descriptor of the queue. Without a queue, each operation needs its own descriptor (zkl_op_fd).
+ * A queue that reports which operations have ended. One thread or event loop can wait for any number of operations by polling
+ * the queue's single descriptor. Without a queue, each operation needs its own descriptor (zkl_op_fd).
  */
 typedef struct zkl_completion_queue zkl_completion_queue;
 
 /**
- * An operation in progress: an acquire, or another call that a *_start function has started. An operation continues even if no
- * thread waits for it. An acquire ends within its timeout. Any other operation takes at most as long as the blocking
- * form of the call. The results of an operation come from zkl_op_result (every operation), zkl_op_leases,
+ * An operation that a *_start function starts: an acquire or another call. An operation continues even if no thread waits for
+ * it. An acquire ends within its timeout. Any other operation takes at most as long as the blocking form of the call. The
+ * function zkl_op_result returns the status of every operation. The other results of an operation come from zkl_op_leases,
  * zkl_op_value, zkl_op_participant, zkl_op_client and zkl_op_semaphore.
  */
 typedef struct zkl_op zkl_op;
 
 /**
- * Starts acquiring the lock for an owner, without waiting for the result. Otherwise, this function follows the rules of
- * zkl_acquire_timeout. The parameter `owner` is ZKL_OWNER_THREAD for the calling thread. Any other number, including 0, is an
- * owner number that the program chooses, for example for a task or a request. The hold belongs to the given owner. This owner
- * can re-enter the lock, and any thread may act for this owner. The caller must free the new operation, `*op_out`, with
+ * Starts acquiring the lock for an owner, without waiting for the result. All other rules of zkl_acquire_timeout also apply to
+ * this function. To acquire the lock for the calling thread, pass ZKL_OWNER_THREAD as `owner`. Any other number, including 0,
+ * is an owner number that the program chooses, for example for a task or a request. The hold belongs to the given owner. This
+ * owner can re-enter the lock, and any thread may act for this owner. The caller must free the new operation, `*op_out`, with
  * zkl_op_free.
  *
  * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports how the acquire ends. On failure:
@@ -1496,9 +1506,9 @@ const char *zkl_op_message(const zkl_op *op);
 zkl_status zkl_op_wait(zkl_op *op, int64_t timeout_ms);
 
 /**
- * Checks whether the calling thread may wait for other participants. A program that starts an operation and then waits for it
- * can call this function before the start. In a callback, the wait would fail, but the operation would already have joined its
- * queue.
+ * Checks whether the calling thread may wait for other participants. A program that starts an operation and then waits for the
+ * operation can call this function first. Without this check, a wait in a callback fails only after the operation has joined
+ * its queue.
  *
  * Returns: ZKL_OK if the thread may wait, ZKL_E_DEADLOCK if a callback makes the call, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -1508,8 +1518,8 @@ zkl_status zkl_check_may_wait(void);
 /**
  * Cancels an operation that acquires, connects, or waits for a loss. A canceled operation ends with ZKL_E_CANCELED, and the
  * library deletes the node of a canceled acquire. An operation that is about to succeed may still end with ZKL_OK. If the
- * operation has already ended, its result does not change. The call has no effect on any other operation, for example a
- * release, a query, or the end of a client.
+ * operation has already ended, its result does not change. The call has no effect on any other operation, for example
+ * releasing a lock, querying a lock, or closing a client.
  *
  * Returns: ZKL_OK, even if the call has no effect; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function, but a signal handler must not.
@@ -1531,13 +1541,14 @@ zkl_status zkl_op_cancel(zkl_op *op);
 ZKL_NODISCARD zkl_status zkl_op_leases(zkl_op *op, zkl_leases **leases_out);
 
 /**
- * Gets the number that an operation has found: the value of a shared count (zkl_shared_count_get_start), 1 or 0 for a fencing
- * token (zkl_fence_check_start), or the number of participants (zkl_participants_start, zkl_queue_start,
- * zkl_semaphore_participants_start). The program may call the function any number of times.
+ * Gets the number that an operation found. For zkl_shared_count_get_start, the number is the value of the shared count. For
+ * zkl_fence_check_start, the number is 1 if the hold still exists, and 0 otherwise. For zkl_participants_start,
+ * zkl_queue_start and zkl_semaphore_participants_start, the number is the number of participants. The program may call the
+ * function any number of times.
  *
  * Returns: ZKL_OK, with the number in `*value_out`. On failure:
  * - ZKL_E_PENDING while the operation is still running.
- * - ZKL_E_INVALID if an argument is not valid, or if another function has started the operation.
+ * - ZKL_E_INVALID if an argument is not valid, or if a function other than those listed above started the operation.
  * - One of the statuses of zkl_op_result, if the operation has failed.
  * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  *
@@ -1552,8 +1563,8 @@ zkl_status zkl_op_value(const zkl_op *op, int64_t *value_out);
  *
  * Returns: ZKL_OK, with the participant in `*participant_out`. On failure:
  * - ZKL_E_PENDING while the operation is still running.
- * - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large, or if another function has started the
- *   operation.
+ * - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large, or if a function other than those listed
+ *   above started the operation.
  * - One of the statuses of zkl_op_result, if the operation has failed.
  * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  *
@@ -1577,8 +1588,8 @@ zkl_status zkl_op_participant(const zkl_op *op, size_t index, const zkl_particip
 ZKL_NODISCARD zkl_status zkl_op_client(zkl_op *op, zkl_client **client_out);
 
 /**
- * Takes the semaphore from an operation that zkl_semaphore_new_counted_start started and that has ended with ZKL_OK. The
- * caller must free the semaphore, `*semaphore_out`, with zkl_semaphore_free.
+ * Takes the semaphore from a zkl_semaphore_new_counted_start operation that has ended with ZKL_OK. The caller must free the
+ * semaphore, `*semaphore_out`, with zkl_semaphore_free.
  *
  * Returns: the statuses of zkl_op_client.
  * Does not block. Any thread may call this function.
@@ -1595,10 +1606,11 @@ ZKL_NODISCARD zkl_status zkl_op_semaphore(zkl_op *op, zkl_semaphore **semaphore_
  *
  * A successful acquire operation owns the lock until zkl_op_result or zkl_op_wait returns ZKL_OK. If the program frees a
  * successful acquire before one of these functions has returned ZKL_OK, the library releases the lock without waiting for the
- * server. If several steps acquire a multi-lock, a query can show holds of member locks for a short time after this call. The
- * library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or zkl_op_wait has returned
- * ZKL_OK for a lock, the owner still holds the lock and must release it. If the program has already released the hold that the
- * operation acquired, zkl_op_free does not release a later hold of the same owner.
+ * server. If the operation acquires a multi-lock in several steps, a query can still show holds of member locks for a short
+ * time after this call. The library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or
+ * zkl_op_wait has already returned ZKL_OK for an acquire of a lock, the owner still holds the lock after this call and must
+ * release the lock. If the program has already released the hold that the operation acquired, zkl_op_free does not release a
+ * later hold of the same owner.
  *
  * Returns nothing. If `op` is not a live handle, the call has no effect. The last error message does not change.
  * Does not block. Any thread may call this function.
@@ -1606,10 +1618,10 @@ ZKL_NODISCARD zkl_status zkl_op_semaphore(zkl_op *op, zkl_semaphore **semaphore_
 void zkl_op_free(zkl_op *op);
 
 /**
- * Acquires the lock for an owner, and waits for it if necessary. Otherwise, this function follows the rules of
- * zkl_acquire_timeout. To act for the calling thread, pass ZKL_OWNER_THREAD as owner. Green threads (goroutines, greenlets,
- * fibers) need this function if several green threads share one thread. Give each green thread its own owner number. The call
- * blocks the whole thread with all its green threads.
+ * Acquires the lock for an owner, and waits for the lock if necessary. All other rules of zkl_acquire_timeout also apply to
+ * this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner. Green threads (goroutines, greenlets, fibers)
+ * need this function if several green threads share one thread. Give each green thread its own owner number. The call blocks
+ * the whole thread with all its green threads.
  *
  * Returns: the statuses of zkl_acquire_timeout.
  * Blocks until the owner holds the lock or the timeout passes. A call with timeout 0 waits at most one second for the server.
@@ -1646,8 +1658,8 @@ zkl_status zkl_release_nowait_as(zkl_lock *lock, uint64_t owner);
 int32_t zkl_is_held_as(const zkl_lock *lock, uint64_t owner);
 
 /**
- * Reports in which state an owner holds the lock. The rules of zkl_lock_state also apply to this function. To act for the
- * calling thread, pass ZKL_OWNER_THREAD as owner.
+ * Reports the state of an owner's hold. The rules of zkl_lock_state also apply to this function. To act for the calling
+ * thread, pass ZKL_OWNER_THREAD as owner.
  *
  * Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
  * Does not block. Any thread may call this function.
@@ -1682,7 +1694,7 @@ zkl_status zkl_fencing_pass_as(const zkl_lock *lock, uint64_t owner, int64_t *fe
 zkl_status zkl_remaining_ms_as(const zkl_lock *lock, uint64_t owner, int64_t *remaining_ms_out);
 
 /**
- * Waits until the hold of an owner is no longer safe. The rules of zkl_wait_lost also apply to this function. To act for the
+ * Waits until an owner's hold is no longer safe. The rules of zkl_wait_lost also apply to this function. To act for the
  * calling thread, pass ZKL_OWNER_THREAD as owner. Any thread may wait for any owner.
  *
  * Returns: the statuses of zkl_wait_lost.
@@ -1691,8 +1703,8 @@ zkl_status zkl_remaining_ms_as(const zkl_lock *lock, uint64_t owner, int64_t *re
 zkl_status zkl_wait_lost_as(zkl_lock *lock, uint64_t owner, int64_t timeout_ms);
 
 /**
- * Gets the path of the node through which an owner holds the lock. The rules of zkl_lock_node_path also apply to this
- * function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
+ * Gets the path of the node that represents an owner's hold. The rules of zkl_lock_node_path also apply to this function. To
+ * act for the calling thread, pass ZKL_OWNER_THREAD as owner.
  *
  * Returns: the statuses of zkl_lock_node_path.
  * Does not block. Any thread may call this function.
@@ -1724,12 +1736,12 @@ ZKL_NODISCARD zkl_status zkl_completion_queue_new(zkl_completion_queue **queue_o
 int zkl_completion_queue_fd(const zkl_completion_queue *queue);
 
 /**
- * Puts `key` into a completion queue when an operation ends, whether or not the operation succeeded. If the operation has
- * already ended, the call puts the key into the queue at once. The program chooses the key, for example an index or an
- * address, to find the operation again. Each call of this function makes the queue report the key once. If the program frees
- * an operation that is still running, the queue still reports its key: at once for an acquire, and by the end of the
- * operation for any other kind. A queue does not keep an operation alive, and freeing the queue does not affect its
- * operations.
+ * Registers an operation with a completion queue. When the operation ends, with or without success, the library puts `key`
+ * into the queue. If the operation has already ended, the call puts the key into the queue at once. The program chooses a key
+ * by which it can find the operation again, for example an index or an address. Each call of this function makes the queue
+ * report the key once. If the program frees an operation that is still running, the queue still reports the operation's key:
+ * at once for an acquire, and no later than the end of the operation for any other kind. A queue does not keep an operation
+ * alive, and freeing the queue does not affect its operations.
  *
  * Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -1760,10 +1772,10 @@ zkl_status zkl_completion_queue_take(zkl_completion_queue *queue, uint64_t *keys
 void zkl_completion_queue_free(zkl_completion_queue *queue);
 
 /**
- * Starts making a client without waiting until it is connected. All other rules of zkl_client_new also apply to this
- * function. The operation ends when the client has a session, or at the latest after the connect timeout. The program then
- * takes the client from the operation (zkl_op_client). Until then, the client has no handle, so no other function can use a
- * client that has no session. The caller must free the new operation, `*op_out`, with zkl_op_free. If the operation fails,
+ * Starts making a client, and does not wait until the client is connected. All other rules of zkl_client_new also apply to
+ * this function. The operation ends when the client has a session, or at the latest after the connect timeout. The program
+ * then takes the client from the operation (zkl_op_client). Until then, the client has no handle, so no other function can use
+ * a client that has no session. The caller must free the new operation, `*op_out`, with zkl_op_free. If the operation fails,
  * the program does not need to free anything else.
  *
  * The library may call the callbacks of `config` as soon as the client starts to connect. If the program polls for events
@@ -1789,13 +1801,14 @@ ZKL_NODISCARD zkl_status zkl_client_start(const char *servers, const zkl_config 
  * zkl_client_free waits for running callbacks. Examples are a thread that runs an event loop, and a thread that holds the
  * lock of an interpreter.
  *
- * As in zkl_client_free, the client delivers its queued events before it closes, but only for a limited time. It calls its
- * ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls for events, no library thread calls a callback.
- * Until the operation has ended, the program must watch a duplicate of the event descriptor and call
+ * As in zkl_client_free, the client delivers its queued events before it closes, but only for a limited time. The client calls
+ * its ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls for events, no library thread calls a
+ * callback. In this case, until the operation ends, the program must watch a duplicate of the event descriptor and call
  * zkl_client_dispatch_events. The library closes the event descriptor at the end of the operation. When the operation has
  * ended, all callbacks have returned, and the library no longer calls the client's callbacks. If the program polls for events,
- * the library calls each user_drop function on the calling thread, during zkl_client_free or zkl_client_free_nowait.
- * Otherwise, the library calls each user_drop function before the operation ends, and may call it on any thread.
+ * the library calls each user_drop function on the calling thread, during zkl_client_free or zkl_client_free_nowait. If the
+ * program does not poll for events, the library calls each user_drop function before the operation ends. This call can occur
+ * on any thread.
  *
  * Returns: ZKL_OK if the client is closing. The operation ends with ZKL_OK when the server has confirmed the end of the session,
  * or when the time for the confirmation has passed. In the second case, the nodes of the client can exist until the session
@@ -1854,8 +1867,8 @@ ZKL_NODISCARD zkl_status zkl_participants_start(zkl_lock *lock, zkl_op **op_out)
 ZKL_NODISCARD zkl_status zkl_queue_start(zkl_lock *lock, zkl_op **op_out);
 
 /**
- * Starts asking the server for the participants of a semaphore. The operation lists them in the same order as
- * zkl_semaphore_participants. All other rules of zkl_participants_start also apply to this function.
+ * Starts an operation that asks the server for the participants of a semaphore. The operation lists the participants in the
+ * same order as zkl_semaphore_participants. All other rules of zkl_participants_start also apply to this function.
  *
  * Returns: the statuses of zkl_participants_start.
  * Does not block. The operation ends within the session timeout. Any thread may call this function.
@@ -1863,8 +1876,8 @@ ZKL_NODISCARD zkl_status zkl_queue_start(zkl_lock *lock, zkl_op **op_out);
 ZKL_NODISCARD zkl_status zkl_semaphore_participants_start(zkl_semaphore *semaphore, zkl_op **op_out);
 
 /**
- * Starts a revocation request for a node without waiting for the server. Otherwise, this function follows the rules of
- * zkl_revoke. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ * Starts a revocation request for a node without waiting for the server. All other rules of zkl_revoke also apply to this
+ * function. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
  * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_revoke. On
  * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
@@ -1873,9 +1886,9 @@ ZKL_NODISCARD zkl_status zkl_semaphore_participants_start(zkl_semaphore *semapho
 ZKL_NODISCARD zkl_status zkl_revoke_start(zkl_client *client, const char *node_path, zkl_op **op_out);
 
 /**
- * Starts asking the ensemble whether the hold with this fencing token still exists. Otherwise, this function follows the
- * rules of zkl_fence_check. After the operation has ended with ZKL_OK, zkl_op_value gets 1 if the hold still exists, and 0
- * otherwise. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ * Starts an operation that asks the ensemble whether the hold with this fencing token still exists. All other rules of
+ * zkl_fence_check also apply to this function. After the operation has ended with ZKL_OK, zkl_op_value gets 1 if the hold
+ * still exists, and 0 otherwise. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
  * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_fence_check.
  * On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
@@ -1905,8 +1918,8 @@ ZKL_NODISCARD zkl_status zkl_shared_count_get_start(zkl_client *client, const ch
 ZKL_NODISCARD zkl_status zkl_shared_count_set_start(zkl_client *client, const char *count_path, int32_t value, zkl_op **op_out);
 
 /**
- * Starts making a semaphore that takes its number of leases from a shared count. Otherwise, this function follows the rules
- * of zkl_semaphore_new_counted. After the operation has ended with ZKL_OK, the program takes the semaphore from the operation
+ * Starts making a semaphore that takes its number of leases from a shared count. All other rules of zkl_semaphore_new_counted
+ * also apply to this function. After the operation has ended with ZKL_OK, the program takes the semaphore from the operation
  * (zkl_op_semaphore). The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
  * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
@@ -1917,13 +1930,13 @@ ZKL_NODISCARD zkl_status zkl_shared_count_set_start(zkl_client *client, const ch
 ZKL_NODISCARD zkl_status zkl_semaphore_new_counted_start(zkl_client *client, const char *path, const char *count_path, int32_t initial, zkl_op **op_out);
 
 /**
- * Starts a wait that ends when an owner's hold is no longer safe. The operation ends when the hold is no longer safe, or when
- * the owner releases the hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as
- * also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ * Starts an operation that waits until an owner's hold is no longer safe. The operation also ends when the owner releases the
+ * hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as also apply to this
+ * function. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
- * Returns: ZKL_OK if the wait has started. After the start, zkl_op_result never returns ZKL_OK. It reports how the wait ended, with
- * one of the statuses of zkl_wait_lost, for example ZKL_E_LOST if the hold is no longer safe. On failure: ZKL_E_INVALID,
- * ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Returns: ZKL_OK if the wait has started. After the start, zkl_op_result never returns ZKL_OK. When the wait has ended,
+ * zkl_op_result reports one of the statuses of zkl_wait_lost, for example ZKL_E_LOST if the hold is no longer safe. On
+ * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_wait_lost_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
@@ -1954,9 +1967,9 @@ ZKL_NODISCARD zkl_status zkl_leases_wait_lost_start(zkl_leases *leases, zkl_op *
 
 /**
  * The listener receives only losses. A loss occurs when a hold changes from ZKL_LOCK_HELD or ZKL_LOCK_SUSPENDED to
- * ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST, or when the client of the hold is freed. If the client is freed, the new state in the
- * event is ZKL_LOCK_FREE. The function zkl_client_free waits up to one second for this callback before it ends the session.
- * While zkl_client_free waits for the callback, no other client can acquire the lock.
+ * ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST, or when the program frees the hold's client. If the program frees the client, the new
+ * state in the event is ZKL_LOCK_FREE. The function zkl_client_free waits up to one second for the listener's callback before
+ * it ends the session. While zkl_client_free waits for the callback, no other client can acquire the lock.
  */
 #define ZKL_LISTEN_LOSS 1
 
@@ -1966,7 +1979,10 @@ ZKL_NODISCARD zkl_status zkl_leases_wait_lost_start(zkl_leases *leases, zkl_op *
  */
 typedef struct zkl_listener zkl_listener;
 
-/** A state change. All memory of the struct belongs to the library and is valid until the callback returns. */
+/**
+ * A state change. The struct and the memory that it points to belong to the library. Both are valid until the callback
+ * returns.
+ */
 typedef struct zkl_event {
     /**
      * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
@@ -1980,8 +1996,8 @@ typedef struct zkl_event {
     /** The previous state. */
     int32_t previous;
     /**
-     * The lock of the hold. This field is NULL if the event is about a session or leases, or if the lock was freed. A
-     * multi-lock causes a separate event for each member lock.
+     * The lock of the hold. This field is NULL if the event is about a session or leases, or if the lock was freed. For a
+     * multi-lock, the library reports a separate event for each member lock.
      */
     zkl_lock *lock;
     /** The path of the lock or of the semaphore; NULL if the event is about a session. */
@@ -2010,16 +2026,17 @@ typedef void (*zkl_event_cb)(void *user, const zkl_event *event);
  * one at a time. A program can also call the callbacks on its own threads (zkl_config_set_poll_events). The section Callbacks
  * above describes which functions `cb` may call.
  *
- * If a hold and the session change at the same moment, the client reports the event of the hold first. For example, a hold
- * becomes SUSPENDED before the session becomes SUSPENDED. Each client queues up to 1024 separate events. If the queue is
- * full, the client merges the events of each hold into one event, and the events of the session into another. Merging drops
- * intermediate states. Even after a merge, the previous state in an event equals the new state in the event before it. The
- * last event contains the current state. The client always reports the loss of a hold. If several sessions are lost one after
- * the other during the merging, the client may report only one of these losses.
+ * If a hold and the session change at the same moment, the client reports the hold's event first. For example, the client
+ * reports ZKL_LOCK_SUSPENDED for a hold before it reports ZKL_STATE_SUSPENDED for the session. Each client queues up to 1024
+ * separate events. If the queue is full, the client merges the events of each hold into one event, and the events of the
+ * session into another. Merging drops intermediate states. Even after a merge, the previous state in an event equals the new
+ * state in the event before it. The last event contains the current state. The client always reports the loss of a hold. If
+ * the client loses several sessions one after the other while it merges events, the client sometimes reports only one of these
+ * losses.
  *
- * If `user_drop` is not NULL, the library calls `user_drop` once, after the last call of `cb` has returned. The library calls
- * `user_drop` when neither the config nor an open client uses the callback any more. If `cb` is NULL, the config has no
- * callback, and the library calls `user_drop` at once.
+ * If `user_drop` is not NULL, the library calls `user_drop` once. This call occurs when neither the config nor an open client
+ * uses the callback any more, and the last call of `cb` has returned. If `cb` is NULL, the config has no callback, and the
+ * library calls `user_drop` at once.
  *
  * Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL. On failure, the library does not use the pointer `user` and
  * does not call `user_drop`.
@@ -2036,7 +2053,7 @@ zkl_status zkl_config_set_event_callback(zkl_config *config, zkl_event_cb cb, vo
  *
  * After the function has returned, the previous callback is not running on another thread, and the library does not call this
  * callback again. If the previous callback itself calls zkl_client_set_event_callback, the function does not wait. If
- * `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced or the client was freed. The library
+ * `user_drop` is not NULL, the library calls `user_drop` after the callback is replaced or the client is freed. The library
  * calls `user_drop` only once, after the last call of `cb` has returned.
  *
  * Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the library does not
@@ -2051,7 +2068,7 @@ zkl_status zkl_client_set_event_callback(zkl_client *client, zkl_event_cb cb, vo
  * zkl_config_set_event_callback apply to these calls. Other callbacks and listeners also receive these events. The client may
  * call `cb` before zkl_client_listen returns. The caller must free the new listener, `*listener_out`, with zkl_listener_free.
  *
- * If `user_drop` is not NULL, the library calls `user_drop` after the listener or the client was freed. The library calls
+ * If `user_drop` is not NULL, the library calls `user_drop` after the listener or the client is freed. The library calls
  * `user_drop` only once, after the last call of `cb` has returned.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the
@@ -2067,7 +2084,7 @@ ZKL_NODISCARD zkl_status zkl_client_listen(zkl_client *client, zkl_event_cb cb, 
  *
  * The listener receives changes that are still queued, and all later changes. Register the listener before the program
  * acquires the lock, or query the state of the lock after the registration. The token and the fencing_pass in an event
- * identify the hold. A listener remains registered when its lock is freed. After the lock was freed, the listener still
+ * identify the hold. A listener remains registered when its lock is freed. After the lock is freed, the listener still
  * receives an event when a hold ends. In such an event, the lock field is NULL.
  *
  * Returns: the statuses of zkl_client_listen. The call also fails with ZKL_E_INVALID if the parameter `events` is not a
@@ -2106,9 +2123,9 @@ void zkl_listener_free(zkl_listener *listener);
  *
  * After the function has returned, the previous callback is not running on another thread, and the library does not call this
  * callback again. If the previous callback itself calls zkl_lock_set_event_callback, the function does not wait. If
- * `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced, or after the lock or its client was
- * freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock
- * when the library is just about to call `cb`, the library may still make that call.
+ * `user_drop` is not NULL, the library calls `user_drop` after the callback is replaced, or after the lock or its client is
+ * freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock when
+ * the library is about to call `cb`, the library can still make that call.
  *
  * Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the library does not
  * use the pointer `user` and does not call `user_drop`.
@@ -2119,7 +2136,7 @@ zkl_status zkl_lock_set_event_callback(zkl_lock *lock, zkl_event_cb cb, void *us
 /**
  * Selects the thread that calls the callbacks for events and revocation requests. If `poll` is 0, the library calls the
  * callbacks on its event thread. The default is 0. If `poll` is 1, the program must call zkl_client_dispatch_events whenever
- * the descriptor of zkl_client_event_fd is readable.
+ * the descriptor that zkl_client_event_fd returns is readable.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -2171,11 +2188,11 @@ typedef void (*zkl_revocable_cb)(void *user, zkl_lock *lock);
 typedef void (*zkl_semaphore_revocable_cb)(void *user, zkl_semaphore *semaphore);
 
 /**
- * Sets the callback of a lock for revocation requests. With a revocation request, a program asks the owner of a node to
- * release the lock, or to stop waiting for the lock (zkl_revoke, Curator's Revoker). A revocation request does not release the
- * lock by itself. For each node that receives a request, the library calls `cb` once. The arguments of `cb` are the pointer
- * `user` and the handle of this lock. The library may deliver several queued requests for one node as one request. If more
- * than 1024 requests are queued, the library may drop the oldest requests.
+ * Sets the callback that receives revocation requests for a lock. With a revocation request, a program asks the owner of a
+ * node to release the lock, or to stop waiting for the lock (zkl_revoke, Curator's Revoker). A revocation request does not
+ * release the lock by itself. For each node that receives a request, the library calls `cb` once. The arguments of `cb` are
+ * the pointer `user` and the handle of this lock. The library may deliver several queued requests for one node as one request.
+ * If more than 1024 requests are queued, the library may drop the oldest requests.
  *
  * The library delivers revocation requests and events on the same thread, in the order in which they occurred. The rules for
  * event callbacks also apply to `cb` (section Callbacks above). A hold of a mutex or a read/write lock belongs to an owner,
@@ -2186,9 +2203,9 @@ typedef void (*zkl_semaphore_revocable_cb)(void *user, zkl_semaphore *semaphore)
  * library does not call this callback again. If the previous callback itself calls zkl_set_revocable, the function does not
  * wait.
  *
- * If `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced, or after the lock or its client
- * was freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock
- * when the library is just about to call `cb`, the library may still make that call.
+ * If `user_drop` is not NULL, the library calls `user_drop` after the callback is replaced, or after the lock or its client is
+ * freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock when
+ * the library is about to call `cb`, the library can still make that call.
  *
  * The callback of a multi-lock replaces the callbacks of all its member locks. The callback of a multi-lock stays in use until
  * the multi-lock or all of its member locks are freed.
@@ -2201,8 +2218,8 @@ zkl_status zkl_set_revocable(zkl_lock *lock, zkl_revocable_cb cb, void *user, zk
 
 /**
  * Sets the callback that receives revocation requests for a semaphore's leases. The rules of zkl_set_revocable also apply to
- * the leases of a semaphore. After the semaphore was freed, the library no longer delivers requests for leases that are still
- * held.
+ * the leases of a semaphore. After the program frees the semaphore, the library no longer delivers requests for leases that
+ * are still held.
  *
  * Returns: the statuses of zkl_set_revocable.
  * Blocks while the previous callback is running. Any thread may call this function.
@@ -2266,8 +2283,8 @@ typedef struct zkl_histogram {
 } zkl_histogram;
 
 /**
- * The metrics that a client had at the time of the call. The gauges show the current state of the client. The counters and
- * the histograms show the activity since the client was made. The value of a counter never decreases.
+ * A client's metrics at the time of the call. The gauges show the current state of the client. The counters and the histograms
+ * show the activity since the client was made. The value of a counter never decreases.
  *
  * If a multi-lock joins its queues in one transaction, the metrics count one acquire, and one hold for each member lock. If a
  * multi-lock is acquired in several steps, each step counts as one acquire for the client that performs the step. The metrics
@@ -2275,8 +2292,8 @@ typedef struct zkl_histogram {
  */
 typedef struct zkl_metrics {
     /**
-     * The number of bytes that zkl_client_metrics has written. Later versions only add fields at the end. The library does not
-     * know any field beyond this number of bytes.
+     * The number of bytes that zkl_client_metrics wrote. Later versions only add fields at the end. The function
+     * zkl_client_metrics did not write any field beyond this number of bytes.
      */
     uint32_t size;
     /** The state of the session: a ZKL_STATE_*. */
@@ -2299,7 +2316,7 @@ typedef struct zkl_metrics {
     /** The number of acquires that ended with ZKL_E_TIMEOUT because other participants were ahead. */
     uint64_t acquires_timeout;
     /**
-     * The number of acquires that the program canceled or closed. They ended with ZKL_E_CANCELED, or with ZKL_E_CLOSED because
+     * The number of acquires that ended with ZKL_E_CANCELED because the program canceled them, or with ZKL_E_CLOSED because
      * the program freed the handle or the client.
      */
     uint64_t acquires_canceled;
@@ -2344,7 +2361,10 @@ typedef struct zkl_metrics {
     uint64_t connections_lost;
     /** The number of sessions that began. */
     uint64_t sessions;
-    /** The number of sessions that ended although the program had not closed the client. All holds of such a session were lost. */
+    /**
+     * The number of sessions that ended even though the program did not close the client. All holds of such a session were
+     * lost.
+     */
     uint64_t sessions_lost;
     /** The number of requests sent to servers, not counting pings and handshakes. */
     uint64_t requests;
@@ -2377,7 +2397,7 @@ typedef struct zkl_log_field {
     const char *value;
 } zkl_log_field;
 
-/** A line of the log. All memory of the struct belongs to the library and is valid until the callback returns. */
+/** A log line. The struct and the memory that it points to belong to the library. Both are valid until the callback returns. */
 typedef struct zkl_log {
     /**
      * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
@@ -2414,9 +2434,9 @@ typedef void (*zkl_log_cb)(void *user, const zkl_log *log);
  * the session was lost. The page docs/observability.md explains which metrics to watch.
  *
  * The parameter `size` is the program's sizeof(zkl_metrics), and must be at least 4. The function writes size bytes to
- * `metrics_out`, or fewer bytes if the library's struct is smaller. The first field then contains the number of bytes that
- * the function has written. If the library is older than the header that the program was compiled with, the function does not
- * write the newer fields. A program that may run with an older library should set the struct to zero before the call.
+ * `metrics_out`, or fewer bytes if the library's struct is smaller. In both cases, the first field contains the number of
+ * bytes that the function wrote. If the library is older than the header that the program was compiled with, the function does
+ * not write the newer fields. A program that may run with an older library should set the struct to zero before the call.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -2426,7 +2446,8 @@ zkl_status zkl_client_metrics(const zkl_client *client, size_t size, zkl_metrics
 /**
  * Gets a client's metrics in the Prometheus text format (exposition format, version 0.0.4). An HTTP server should serve the
  * text with the content type "text/plain; version=0.0.4". The text is about 12 KiB long, and it can become longer between two
- * calls. Provide a larger buffer than necessary, or repeat the call if the text does not fit.
+ * calls. Provide a buffer that is larger than the size that an earlier call reported, or repeat the call if the text does not
+ * fit.
  *
  * The function adds the given labels to every metric. Labels distinguish this client from other clients. Labels use the
  * Prometheus format: name="value",other="value". A value can contain the escapes \\, \" and \n. If `labels` is NULL, the
@@ -2450,14 +2471,15 @@ zkl_status zkl_client_prometheus(const zkl_client *client, const char *labels, c
  * nothing. Before a call turns logging off, it waits up to two seconds for the delivery of queued lines.
  *
  * The event thread calls `cb` for one line at a time, even if clients poll their events. With zkl_set_log_polling, the
- * program itself calls the callback. The event thread runs as long as a log callback is set. The lines of each client arrive
- * in the order in which the logged events occurred. The section Callbacks above describes which functions `cb` may call. Of
- * the lines that `cb` itself causes on the event thread, the library delivers only warnings and errors.
+ * callback instead runs on the thread that calls zkl_log_dispatch. The event thread runs as long as a log callback is set. The
+ * lines of each client arrive in the order in which the logged events occurred. The section Callbacks above describes which
+ * functions `cb` may call. If `cb` itself causes log lines on the event thread, the library delivers only the warnings and
+ * errors among these lines.
  *
  * While `cb` runs, the library queues up to 4096 lines. If the queue is full, the library drops further lines. The library
  * later logs the number of dropped lines with the target "zklock::log".
  *
- * If `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced or removed. The library calls
+ * If `user_drop` is not NULL, the library calls `user_drop` after the callback is replaced or removed. The library calls
  * `user_drop` only once, after the last call of `cb` has returned. If `cb` is NULL or `level` is ZKL_LOG_OFF, the library
  * calls `user_drop` at once. In a forked child, the library calls neither the callback nor the `user_drop` of the parent.
  *
@@ -2472,11 +2494,12 @@ zkl_status zkl_client_prometheus(const zkl_client *client, const char *labels, c
 zkl_status zkl_set_log_callback(int32_t level, zkl_log_cb cb, void *user, zkl_user_drop user_drop);
 
 /**
- * Sets the callback for log lines, for programs that dispatch log lines themselves. The program watches the descriptor of
- * zkl_log_event_fd, and calls zkl_log_dispatch. No library thread calls `cb` or `user_drop`. This function is for
- * programs that cannot run a callback on a library thread. All other rules of zkl_set_log_callback also apply to this
- * function. Each of the two functions replaces the callback that the other one has set. Before a call turns logging off, it
- * delivers the queued lines on the calling thread.
+ * Sets the callback for log lines, for programs that dispatch log lines themselves. The program must watch the descriptor that
+ * zkl_log_event_fd returns, and must call zkl_log_dispatch when the descriptor is readable. No library thread calls `cb` or
+ * `user_drop`. This function is for programs that cannot run a callback on a library thread. All other rules of
+ * zkl_set_log_callback also apply to this function. The functions zkl_set_log_polling and zkl_set_log_callback each replace
+ * the callback that the other function set. Before a call turns logging off, it delivers the queued lines on the calling
+ * thread.
  *
  * Returns: the statuses of zkl_set_log_callback.
  * Blocks while the previous callback is running, unless the previous callback itself makes the call. Any thread may call this

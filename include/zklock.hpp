@@ -34,9 +34,9 @@
  *            clears the code on success. A moved-from object has no handle. Calls on a moved-from object fail with status::handle. However, the
  *            removal of a callback, for example on_lost(nullptr), and leases::release() succeed.
  * Noexcept   With -fno-exceptions, a program must pass a std::error_code to every function that can fail. A call without a std::error_code does not
- *            compile. A multi-lock is then made from a vector: multi(std::vector<zkl::lockable *>{&a, &b}, ec). The guards of the standard library
- *            call lock() without an error code. With -fno-exceptions, a program must therefore call lock(ec) first, and then pass the lock to a guard
- *            with std::adopt_lock. With -fno-exceptions, the program terminates if a callback throws an exception.
+ *            compile. With -fno-exceptions, a program makes a multi-lock from a vector: multi(std::vector<zkl::lockable *>{&a, &b}, ec). The guards
+ *            of the standard library call lock() without an error code. With -fno-exceptions, a program must therefore call lock(ec) first, and then
+ *            pass the lock to a guard with std::adopt_lock. With -fno-exceptions, the program terminates if a callback throws an exception.
  * Unlocking  The function unlock() never throws. For example, unlock() returns normally even if the lock was lost, or if the thread does not hold the
  *            lock. To find out whether the unlock succeeded, call release(), which returns a status, or unlock(ec).
  * Owners     A hold belongs to the thread that acquired the lock. If a program moves a guard to another thread, unlock() does nothing on the other
@@ -205,7 +205,7 @@ inline namespace v0_1_without_exceptions {
 /* Functions that return a std::optional or a std::vector are templates over the element type. The compiler therefore compiles these functions only
  * for programs that call them. */
 
-/** The state of the session of a client. */
+/** The state of a client's session. */
 enum class state : std::int32_t {
     connecting = ZKL_STATE_CONNECTING,
     connected = ZKL_STATE_CONNECTED,
@@ -356,7 +356,7 @@ public:
         return state_of<State>(event_kind::client, raw_->previous);
     }
 
-    /** Returns the new state of the hold. Returns an empty value for an event of a client. */
+    /** Returns the new state of the hold. Returns an empty value for a client event. */
     template <class State = zkl::lock_state>
     std::optional<State> lock_state() const noexcept
     {
@@ -457,8 +457,8 @@ struct waiting {
     /** The id of the session that owns the nearest node ahead. */
     std::int64_t session_id;
     /**
-     * The number of nodes ahead, or the number of leases that other owners must release first. For a shared count, this field shows by how many
-     * leases the count is too low.
+     * The number of nodes ahead, or the number of leases that other owners must release first. For a shared count, the value is the number of leases
+     * by which the count is too low.
      */
     std::uint64_t count;
     /** The time since the acquire began to wait. */
@@ -816,8 +816,8 @@ inline bool was_lost(zkl_status result, error_out ec)
 }
 
 /**
- * Returns the result of a C function that received a callback. If the C function failed, the library owns no reference to the callback. This function
- * then releases the reference that was meant for the library.
+ * Returns the result of a C function that received a callback. If the C function failed, the library owns no reference to the callback. In this case,
+ * taken() releases the reference intended for the library.
  */
 template <class Callback>
 zkl_status taken(zkl_status result, Callback *handed) noexcept
@@ -1044,8 +1044,8 @@ void set_log_callback(log_level level, Callback callback, error_out ec = {})
 }
 
 /**
- * Sets this process's log callback, for programs that dispatch log lines themselves: the program watches log_event_fd(), and calls dispatch_log().
- * Otherwise, this function follows the rules of set_log_callback(). Each of the two functions replaces the callback that the other one has set.
+ * Sets this process's log callback, for a program that dispatches log lines itself. Such a program watches log_event_fd(), and calls dispatch_log().
+ * All other rules of set_log_callback() also apply. Each of the two functions replaces the callback that the other function set.
  */
 template <class Callback, class Failed, detail::if_handler<Failed> = 0>
 void set_log_polling(log_level level, Callback callback, Failed failed, error_out ec = {})
@@ -1069,7 +1069,7 @@ void set_log_polling(log_level level, Callback callback, error_out ec = {})
 }
 
 /**
- * Calls the callback of set_log_polling() on the calling thread, once for each queued log line. Returns the number of lines, and 0 on failure. Fails
+ * Calls the callback of set_log_polling() on the calling thread, once for each queued log line. Returns the number of lines, or 0 on failure. Fails
  * with status::invalid if no callback is set with set_log_polling().
  */
 inline std::int32_t dispatch_log(error_out ec = {})
@@ -1179,8 +1179,8 @@ public:
     }
 
     /**
-     * Sets whether mutexes and read/write locks wait in one queue with locks of kazoo on the same path (zkl_config_set_wait_for_kazoo). By default,
-     * an acquire fails with status::foreign if it finds a lock of kazoo.
+     * Sets whether mutexes and read/write locks wait in the same queue as kazoo's locks on the same path (zkl_config_set_wait_for_kazoo). By default,
+     * an acquire fails with status::foreign if it finds a kazoo lock.
      */
     config &wait_for_kazoo(bool wait = true, error_out ec = {})
     {
@@ -1345,7 +1345,7 @@ public:
     }
 
     /**
-     * Calls the pending callbacks on the calling thread, and returns the number of calls. The config of the client must enable poll_events().
+     * Calls the pending callbacks on the calling thread, and returns the number of calls. The client's config must enable poll_events().
      *
      * Fails with status::invalid if the config does not enable poll_events(). Blocks until the callbacks have returned.
      */
@@ -1408,9 +1408,9 @@ public:
     }
 
     /**
-     * These functions start revoke(), fence_check(), shared_count_get() and shared_count_set() without waiting for the server. After the end of a
-     * check, operation::value() returns 1 or 0. When a shared_count_get() operation has ended, operation::value() returns the count. They do not
-     * block.
+     * These functions start revoke(), fence_check(), shared_count_get() and shared_count_set() without waiting for the server. After a fence_check()
+     * operation has ended, operation::value() returns 1 or 0. After a shared_count_get() operation has ended, operation::value() returns the count.
+     * These functions do not block.
      */
     [[nodiscard]] operation start_revoke(std::string_view node_path, error_out ec = {});
     [[nodiscard]] operation start_fence_check(std::string_view path, std::int64_t token, error_out ec = {});
@@ -1535,8 +1535,8 @@ public:
     }
 
     /**
-     * Returns the fencing token of the leases. The token grows with every acquire of the semaphore. Fails with status::lost if a lease was lost. Does
-     * not block.
+     * Returns the fencing token of the leases. Every later acquire of the semaphore has a larger token. Fails with status::lost if a lease was lost.
+     * Does not block.
      */
     std::int64_t fencing_token(error_out ec = {}) const
     {
@@ -1691,8 +1691,8 @@ public:
     [[nodiscard]] int fd(error_out ec = {}) const { return check(zkl_completion_queue_fd(native_handle()), ec); }
 
     /**
-     * Removes the oldest keys from the queue, at most the given number of them, and returns them. Returns no keys if the queue is empty. Fails with
-     * status::invalid if the number is 0. Does not block.
+     * Removes the oldest keys from the queue, up to the given number of keys, and returns these keys. Returns no keys if the queue is empty. Fails
+     * with status::invalid if the number is 0. Does not block.
      */
     template <class Key = std::uint64_t>
     [[nodiscard]] std::vector<Key> take(std::size_t most = 256, error_out ec = {})
@@ -1779,8 +1779,8 @@ public:
     }
 
     /**
-     * Returns a text that describes why the operation failed. The text is for people and logs. The text is empty while the operation is pending and
-     * after a success. The memory of the text belongs to the operation.
+     * Returns a message that describes why the operation failed. The text is for people and logs. The text is empty while the operation is pending
+     * and after a success. The memory of the text belongs to the operation.
      */
     const char *message() const noexcept { return zkl_op_message(native_handle()); }
 
@@ -1795,7 +1795,7 @@ public:
     void cancel(error_out ec = {}) { check(zkl_op_cancel(native_handle()), ec); }
 
     /**
-     * Returns the leases of this operation. A semaphore must have started the operation, and it must have ended with status::ok.
+     * Returns the leases of this operation. A semaphore must have started the operation, and the operation must have ended with status::ok.
      *
      * Fails with the status of the acquire if the acquire failed. Fails with status::pending while the operation is pending. Fails with
      * status::invalid if the operation acquires a lock, or if the program has already taken the leases. Does not block.
@@ -1808,8 +1808,8 @@ public:
     }
 
     /**
-     * Returns the number that the operation has found. This number is the value of a shared count, or 1 or 0 for a check of a fencing token. Returns
-     * 0 on failure.
+     * Returns the number that the operation found. This number is the value of a shared count, or 1 or 0 for a check of a fencing token. Returns 0 on
+     * failure.
      *
      * Fails with the status of the operation if the operation failed. Fails with status::pending while the operation is pending. Fails with
      * status::invalid if this kind of operation does not return a number. Does not block.
@@ -1843,7 +1843,7 @@ public:
      * semaphore::start_participants()).
      *
      * Fails with the status of the operation if the operation failed. Fails with status::pending while the operation is pending. Fails with
-     * status::invalid if the operation finds no participants. Does not block.
+     * status::invalid if this kind of operation does not return participants. Does not block.
      */
     template <class Participant = participant>
     [[nodiscard]] std::vector<Participant> participants(error_out ec = {}) const
@@ -2087,8 +2087,8 @@ public:
     }
 
     /**
-     * Releases the lock once for the calling thread or for an owner, and does not wait for the server. The release takes effect at once. The
-     * returned operation reports the same result as release(). If the program destroys the operation early, the library still releases the lock.
+     * Starts the same release as release(), for the calling thread or for an owner, without waiting for the server. The release takes effect at once.
+     * The returned operation reports the same result as release(). If the program destroys the operation early, the library still releases the lock.
      *
      * Does not block.
      */
@@ -2678,7 +2678,7 @@ inline constexpr in_order_t in_order{};
  * different clients, one after the other. The order of these steps is the same in all programs with the same connect strings. While an owner holds
  * the multi-lock, the owner holds each member lock. Member locks may have different kinds and belong to different clients. A program can still use
  * each member lock separately. If a member lock is destroyed, calls on the multi-lock fail with status::closed. The destructor of a multi-lock does
- * not release its member locks. Unlock the multi-lock before, for example with std::lock_guard.
+ * not release its member locks. Unlock the multi-lock before its destruction, for example with std::lock_guard.
  */
 class multi : public lockable {
 public:
@@ -2731,8 +2731,8 @@ private:
 
 /**
  * A lock for an owner that is not a thread. The class satisfies the requirements Lockable and TimedLockable. A program may move a guard of this
- * object to another thread. The guard can then unlock the lock on the other thread. The lock object must exist longer than this object, but the
- * program may move the lock object.
+ * object to another thread. The guard can then unlock the lock on the other thread. The lock object must outlive this object, but the program may
+ * move the lock object.
  */
 class owned {
 public:

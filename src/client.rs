@@ -84,8 +84,8 @@ impl Client {
         Ok(Connecting { client, call, awaiting: WakerRegistration::default(), span })
     }
 
-    /// Replaces the server list of the client. `servers` has the same form as in [`connect`](Self::connect). A chroot
-    /// in the new list must be equal to the chroot of the client. The chroot of the client does not change.
+    /// Replaces the server list of the client. `servers` has the same form as in [`connect`](Self::connect). If the new
+    /// list contains a chroot, it must be the same as the client's chroot. The client's chroot does not change.
     ///
     /// The client keeps its session, its holds and the positions of its waiters. The client stays connected to its
     /// server, except in two cases. If the new list does not contain the server, the client moves to a server in that
@@ -128,8 +128,8 @@ impl Client {
     ///
     /// Each lock is re-entrant, and each owner has its own holds. An owner of the write lock may also acquire the read
     /// lock. An owner that holds both locks and releases only the write lock keeps the read lock. No other owner can
-    /// then acquire the write lock until the read lock is released too. If an owner that holds only the read lock tries
-    /// to acquire the write lock, the acquire fails with DEADLOCK.
+    /// then acquire the write lock until this owner also releases the read lock. If an owner that holds only the read
+    /// lock tries to acquire the write lock, the acquire fails with DEADLOCK.
     ///
     /// Fails with the same errors as [`mutex`](Self::mutex).
     pub fn rwlock(&self, path: &str) -> Result<RwLock> {
@@ -565,7 +565,7 @@ impl Client {
         self.inner.close_nowait()
     }
 
-    /// Returns a weak reference. The library can close the client while weak references to it exist.
+    /// Returns a weak reference. A weak reference does not keep the client open.
     pub fn downgrade(&self) -> WeakClient {
         WeakClient { inner: Arc::downgrade(&self.inner) }
     }
@@ -580,9 +580,9 @@ impl Client {
     /// handler closes its own client, this method does not wait for that handler.
     ///
     /// Blocks until the server has confirmed the end of the session and the last handler has returned. The method waits
-    /// for the confirmation for a third of the session timeout, but at most two seconds. If no confirmation arrives in
-    /// this time, the method also returns `Ok`, and the nodes of the client can exist until the session expires. If
-    /// another thread is already closing the client, the method waits at most two seconds for that thread.
+    /// at most a third of the session timeout for the confirmation, and never more than two seconds. If no confirmation
+    /// arrives in this time, the method also returns `Ok`, and the nodes of the client can exist until the session
+    /// expires. If another thread is already closing the client, the method waits at most two seconds for that thread.
     pub fn close(&self) -> Result<()> {
         self.inner.close()
     }
@@ -627,8 +627,7 @@ pub struct RwLock {
     pub write: Lock,
 }
 
-/// A weak reference to a client ([`Client::downgrade`]). The library can close the client while weak references to it
-/// exist.
+/// A weak reference to a client ([`Client::downgrade`]). A weak reference does not keep the client open.
 #[derive(Clone)]
 pub struct WeakClient {
     inner: Weak<ClientInner>,

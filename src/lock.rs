@@ -92,7 +92,8 @@ impl Lock {
     /// lock is safe again or lost.
     ///
     /// If a member lock or its client is closed, waiting calls and later calls on the multi-lock fail with CLOSED.
-    /// Dropping or closing the multi-lock does not change its member locks: an owner that holds them still holds them.
+    /// Dropping or closing the multi-lock does not change its member locks: an owner that holds the member locks still
+    /// holds them afterwards.
     ///
     /// Fails with INVALID if `locks` is empty, or if two locks of one client have the same path. Other errors: CLOSED,
     /// FORKED. Does not block.
@@ -122,7 +123,7 @@ impl Lock {
 
     /// Creates a multi-lock that acquires its member locks one after the other, in the given order. Curator's
     /// `InterProcessMultiLock` works in the same way. Use this method if Curator programs use multi-locks on the same
-    /// paths. All programs must list the locks in the same order. Otherwise, this method works like
+    /// paths. All programs must list the locks in the same order. In all other respects, this method works like
     /// [`multi`](Self::multi).
     ///
     /// A lock created with [`multi`](Self::multi) can deadlock with a multi-lock of Curator. The library detects such a
@@ -154,7 +155,7 @@ impl Lock {
 
     /// Acquires the lock for the calling thread. If the thread already holds the lock, the call re-enters the lock and
     /// increments the hold count. The thread must release the lock once for each acquire. A semaphore mutex cannot be
-    /// re-entered. A multi-lock is acquired as a whole or not at all.
+    /// re-entered. For a multi-lock, the call acquires either all member locks or none.
     ///
     /// `timeout` is the time limit for the whole call. If `timeout` is `None`, the call waits without a limit, even if
     /// the connection or the session is lost. If `timeout` is zero, the call makes one attempt and does not wait for
@@ -185,8 +186,8 @@ impl Lock {
     }
 
     /// Acquires the lock for `owner`. Otherwise, this method works like [`acquire`](Self::acquire). Use this method for
-    /// tasks and green threads ([`Owner::task`], [`Owner::unique`]), several of which share one operating-system
-    /// thread. Any thread may call methods for such an owner. The call blocks the whole thread.
+    /// tasks and green threads that share an operating-system thread ([`Owner::task`], [`Owner::unique`]). Any thread
+    /// may call methods for such an owner. The call blocks the whole thread.
     pub fn acquire_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<()> {
         refuse_in_callback(timeout)?;
         self.start_acquire(owner, timeout)?.wait()
@@ -236,7 +237,7 @@ impl Lock {
     /// lock fails, the call still releases the others, and returns the first error. If all member locks are semaphore
     /// mutexes, any thread may release the multi-lock.
     ///
-    /// The call succeeds in one of these cases:
+    /// The call succeeds in each of these cases:
     /// - The server has confirmed that the lock's node is deleted.
     /// - The lock was passed to another thread of this process by local hand-over
     ///   ([`set_local_handover`](Self::set_local_handover)).
@@ -252,8 +253,8 @@ impl Lock {
     ///   the node.
     /// - CLOSED if the lock or its client was closed. If a member lock of a multi-lock was closed, the other member
     ///   locks are still released.
-    /// - DENIED if the client may not delete its node. The node remains until the client is closed or an operator
-    ///   grants the permission.
+    /// - DENIED if the client is not allowed to delete its node. The node remains until the client is closed or an
+    ///   operator grants the permission.
     /// - Other failures: AUTH, SERVER, EXHAUSTED, FORKED.
     ///
     /// The call decrements the hold count even if it fails with LOST, CONNECTION, AUTH, DENIED, SERVER or EXHAUSTED.
@@ -476,11 +477,10 @@ impl Lock {
         Ok(nodes.concat())
     }
 
-    /// Waits until the calling thread's hold is no longer safe. The wait also ends if the hold becomes unsafe, even if
-    /// only for a moment. A hold in the state [`Uncertain`](LockState::Uncertain) or [`Lost`](LockState::Lost) is not
-    /// safe. Returns true if the hold is no longer safe. Returns false if the hold is still safe at the end of
-    /// `timeout`. If `timeout` is `None`, the wait has no time limit. If `timeout` is zero, the call checks the hold
-    /// once.
+    /// Waits until the calling thread's hold is no longer safe. The wait also ends if the hold is unsafe only for a
+    /// moment. A hold in the state [`Uncertain`](LockState::Uncertain) or [`Lost`](LockState::Lost) is not safe. Returns
+    /// true if the hold is no longer safe. Returns false if the hold is still safe at the end of `timeout`. If `timeout`
+    /// is `None`, the wait has no time limit. If `timeout` is zero, the call checks the hold once.
     ///
     /// The wait ends on time even if the I/O thread was stopped, because the waiting thread itself checks the session
     /// lease. If the whole machine was suspended, the wait can end up to one second late. Calling
@@ -558,9 +558,9 @@ impl Lock {
         Ok(self.parts.client_locks.iter().map(ClientLock::waiting).collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// Sets the data of the nodes that later calls of an acquire method will create. The data shows people and tools
-    /// which program holds the lock and which programs wait for it. With `None`, which is the default, the data is the
-    /// address of the host, as in Curator. For a multi-lock, the call replaces the data of all member locks.
+    /// Sets the data of the nodes that later calls of an acquire method will create. From the data, people and tools can
+    /// see which program holds the lock and which programs wait for it. With `None`, which is the default, the data is
+    /// the address of the host, as in Curator. For a multi-lock, the call replaces the data of all member locks.
     ///
     /// Fails with INVALID if the data is longer than [`MAX_DATA`](crate::MAX_DATA). Other errors: CLOSED, FORKED. Does
     /// not block.
@@ -755,9 +755,9 @@ fn weakest(views: Vec<Option<HoldView>>) -> Option<HoldView> {
 }
 
 /// A guard for a hold. The hold belongs to the thread that created the guard. Dropping the guard releases the hold, and
-/// waits for the confirmation of the server, but at most for the session timeout. If this release fails, the guard logs
-/// the error. To receive the error of the release, call [`release`](Self::release) instead of dropping the guard. A
-/// guard concerns only the hold with which it began, and never a later hold of the lock.
+/// waits for the server's confirmation for at most the session timeout. If this release fails, the guard logs the error.
+/// To receive the error of the release, call [`release`](Self::release) instead of dropping the guard. A guard refers
+/// only to its original hold, and never to a later hold of the lock.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard<'a> {
     lock: &'a Lock,
@@ -766,9 +766,9 @@ pub struct Guard<'a> {
 }
 
 /// A guard that is itself the owner of its hold. Any thread may use, keep and drop the guard. Dropping the guard
-/// releases the hold, and waits for the confirmation of the server, but at most for the session timeout. If this release
-/// fails, the guard logs the error. To receive the error of the release, call [`release`](Self::release) instead of
-/// dropping the guard.
+/// releases the hold, and waits for the server's confirmation for at most the session timeout. If this release fails,
+/// the guard logs the error. To receive the error of the release, call [`release`](Self::release) instead of dropping
+/// the guard.
 ///
 /// The hold of this guard belongs to no thread and no task. If the thread that created the guard acquires the lock
 /// again, the thread waits until the guard is released.
@@ -803,8 +803,8 @@ macro_rules! hold_methods {
             Ok(self.lock.view_of_ids(&self.ids)?.is_some_and(HoldView::is_safe))
         }
 
-        /// Returns the state of the hold. The state is [`Free`](LockState::Free) if the owner released the hold, or a
-        /// member lock of it, without the guard.
+        /// Returns the state of the hold. The state is [`Free`](LockState::Free) if the owner released the hold, or one
+        /// of its member locks, without the guard.
         pub fn state(&self) -> Result<LockState> {
             Ok(state_of(self.lock.view_of_ids(&self.ids)?))
         }
@@ -826,9 +826,9 @@ macro_rules! hold_methods {
 impl Guard<'_> {
     hold_methods!();
 
-    /// Releases the hold once, and waits until the server has confirmed the release ([`Lock::release`]). The call has
-    /// this effect even if it fails. Fails with NOT_OWNER if the owner released the hold without the guard. A later
-    /// hold of the owner does not change.
+    /// Releases the hold once, and waits until the server has confirmed the release ([`Lock::release`]). The release
+    /// takes effect even if the call fails. Fails with NOT_OWNER if the owner released the hold without the guard. A
+    /// later hold of the owner does not change.
     pub fn release(mut self) -> Result<()> {
         self.is_released = true;
         self.lock.start_release_of(&self.ids, true)?.wait()
@@ -848,9 +848,9 @@ impl OwnedGuard {
         self.ids.owner
     }
 
-    /// Releases the hold once, and waits until the server has confirmed the release ([`Lock::release`]). The call has
-    /// this effect even if it fails. Fails with NOT_OWNER if the hold was released without the guard. A later hold does
-    /// not change.
+    /// Releases the hold once, and waits until the server has confirmed the release ([`Lock::release`]). The release
+    /// takes effect even if the call fails. Fails with NOT_OWNER if the hold was released without the guard. A later
+    /// hold does not change.
     pub fn release(mut self) -> Result<()> {
         self.is_released = true;
         self.lock.start_release_of(&self.ids, true)?.wait()

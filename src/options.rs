@@ -1,6 +1,6 @@
 //! The table of the client options, and the code that reads options from files. All language bindings use this table.
-//! The code in this file parses values, and does not check whether they fit together: the methods of [`Config`] check
-//! the parsed values.
+//! The code in this file parses values, and does not check whether the values are consistent with each other. The
+//! methods of [`Config`] check the parsed values.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl ConfigOption {
             name: "acl.lock_directory",
             expected: "as `acl`",
             default: "as `acl.parents`",
-            help: "The access control list of the directories that contain these nodes, and of shared counts.",
+            help: "The access control list of shared counts, and of the directories that contain the nodes for holds and waiters.",
             is_secret: false,
             set: |config, value| AccessList::parse(value).map(|list| config.acls.lock_directories = Some(list)).ok(),
         },
@@ -59,7 +59,7 @@ impl ConfigOption {
             name: "acl.parents",
             expected: "as `acl`",
             default: "as `acl`",
-            help: "The access control list of the ancestors of these directories, and of a chroot that the client creates.",
+            help: "The access control list of the ancestors of the lock directories, and of a chroot that the client creates.",
             is_secret: false,
             set: |config, value| AccessList::parse(value).map(|list| config.acls.parents = Some(list)).ok(),
         },
@@ -88,7 +88,7 @@ impl ConfigOption {
             name: "chroot.create",
             expected: "true or false",
             default: "false",
-            help: "Whether the client creates the chroot of its server list if it is missing. If this is false, a missing chroot is an error.",
+            help: "Whether the client creates the chroot of its server list if the chroot is missing. If this option is false, a missing chroot is an error.",
             is_secret: false,
             set: |config, value| {
                 switch(value).and_then(|create| config.try_update(|config| config.create_chroot(create)).ok())
@@ -129,7 +129,7 @@ impl ConfigOption {
             name: "session.max_path_bytes",
             expected: "1024 to 1073741824 bytes",
             default: "786432",
-            help: "The limit on the bytes of the paths of all nodes of a session. It must not exceed the `jute.maxbuffer` of any server.",
+            help: "The maximum total size of all node paths of a session, in bytes. This limit must not exceed the `jute.maxbuffer` of any server.",
             is_secret: false,
             set: |config, value| {
                 bytes(value).and_then(|bytes| config.try_update(|config| config.max_path_bytes(bytes)).ok())
@@ -181,7 +181,7 @@ impl ConfigOption {
             name: "tls.key",
             expected: "the name of a file",
             default: "none",
-            help: "The private key of the client in PEM format: PKCS#8 (encrypted or not), PKCS#1 or SEC1. It may be in the file of `tls.cert`.",
+            help: "The private key of the client in PEM format: PKCS#8 (encrypted or not), PKCS#1 or SEC1. The key may be in the same file as the certificate (`tls.cert`).",
             is_secret: false,
             set: |config, value| file_name(value).map(|file| config.tls.key = Some(file)),
         },
@@ -233,7 +233,7 @@ impl ConfigOption {
             name: "tls.verify",
             expected: "full, ca or none",
             default: "full",
-            help: "What the client verifies of a server: `full`: the certificate chain and the host name; `ca`: the certificate chain, which needs `tls.ca`; `none`: nothing, so that anybody between the client and the server can read and change all data.",
+            help: "What the client verifies about a server. With `full`, the client verifies the certificate chain and the host name. With `ca`, the client verifies the certificate chain, and `tls.ca` is required. With `none`, the client verifies nothing, so that anybody between the client and the server can read and change all data.",
             is_secret: false,
             set: |config, value| {
                 let verification = match value {
@@ -294,8 +294,8 @@ impl ConfigOption {
 
 impl Config {
     /// Sets an option by its name, for example `session.timeout` to `5000`. [`ConfigOption::ALL`] lists all options.
-    /// Some options also have a typed method. The call also accepts the names of ZooKeeper's own client, for
-    /// example `zookeeper.ssl.trustStore.location`, if an option has the same meaning.
+    /// Some options also have a typed method. The call also accepts an option name of ZooKeeper's own client, for
+    /// example `zookeeper.ssl.trustStore.location`, if a zklock option has the same meaning.
     ///
     /// Errors: INVALID if the name is unknown or the value is not allowed.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {

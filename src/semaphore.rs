@@ -202,8 +202,8 @@ impl Leases {
     ///   the nodes.
     /// - NOT_OWNER if the leases were already released.
     /// - CLOSED if the client was closed, which ended the leases.
-    /// - DENIED if the client may not delete the nodes. The nodes remain until the client is closed or an operator
-    ///   grants the permission.
+    /// - DENIED if the client is not allowed to delete the nodes. The nodes remain until the client is closed or an
+    ///   operator grants the permission.
     /// - Other failures: AUTH, SERVER, EXHAUSTED, FORKED.
     ///
     /// Blocks for at most the session timeout.
@@ -232,9 +232,9 @@ impl Leases {
         Ok(self.view()?.map_or(LockState::Free, |view| view.state))
     }
 
-    /// Returns the fencing token of the leases, which grows with every acquire of the semaphore. If the semaphore has
-    /// several leases, the tokens show the order of the acquires. With several leases, the owner of a token need not be
-    /// the only holder.
+    /// Returns the fencing token of the leases. Every later acquire of the semaphore has a larger token. If the
+    /// semaphore has several leases, the tokens show the order of the acquires. With several leases, the owner of a
+    /// token need not be the only holder.
     ///
     /// Fails with LOST if a lease was lost. Fails with NOT_OWNER if the leases were released. Other errors: CLOSED,
     /// FORKED.
@@ -328,9 +328,9 @@ impl Drop for Leases {
 /// An acquire of leases in progress. The acquire continues even if no thread waits for the result. Any thread may call
 /// any method of this value.
 ///
-/// If the program drops this value while the acquire still runs, the acquire is canceled. If the acquire has succeeded,
-/// but no method has returned the leases, dropping this value releases the leases. This value is also a future, which
-/// any executor can poll. The future resolves to the result of [`wait`](Self::wait).
+/// If the program drops this value while the acquire is still running, the library cancels the acquire. If the acquire
+/// has succeeded, but no method has returned the leases, dropping this value releases the leases. This value is also a
+/// future, which any executor can poll. The future resolves to the result of [`wait`](Self::wait).
 #[must_use = "dropping this value cancels the acquire"]
 pub struct AcquiringLeases {
     operation: Arc<Operation>,
@@ -358,8 +358,8 @@ impl AcquiringLeases {
         self.operation.wait_for(slice, true).map(|result| result.and_then(|()| self.take()))
     }
 
-    /// Waits for at most `slice`. Returns how the acquire ended, or `None` if the acquire still runs. This call does
-    /// not return the leases.
+    /// Waits for at most `slice`. Returns the result of the acquire, or `None` if the acquire is still running. This
+    /// call does not return the leases.
     pub fn look_for(&self, slice: Duration) -> Option<Result<()>> {
         self.operation.wait_for(slice, false)
     }

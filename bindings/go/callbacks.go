@@ -52,7 +52,7 @@ type callQueue[T any] struct {
 	closed  bool
 }
 
-// newCallQueue makes a queue that drops items beyond the limit, or no items if the limit is 0.
+// newCallQueue makes a queue that drops items beyond the limit. If the limit is 0, the queue drops no items.
 func newCallQueue[T any](limit int, handle func(T)) *callQueue[T] {
 	queue := &callQueue[T]{handle: handle, limit: limit}
 	queue.changed = sync.NewCond(&queue.mutex)

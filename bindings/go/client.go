@@ -22,7 +22,7 @@ type Client struct {
 	mutex  sync.Mutex
 	// onClose frees the handles of the locks and semaphores that this client has made. It is nil after Close has begun.
 	onClose map[*func()]struct{}
-	// closed is closed when Close has ended, with the result closeErr.
+	// closed is a channel that Close closes when it ends. The result of Close is in closeErr.
 	closed   chan struct{}
 	closeErr error
 }
@@ -32,7 +32,8 @@ type Option struct {
 	apply func(config *C.zkl_config) error
 }
 
-// WithSessionTimeout sets the time after which the servers end the session of a client that is silent. The default is 10 seconds.
+// WithSessionTimeout sets the time after which the servers end a session if they receive nothing from its client. The default is
+// 10 seconds.
 func WithSessionTimeout(timeout time.Duration) Option {
 	return Option{func(config *C.zkl_config) error {
 		return call(func() C.zkl_status { return C.zkl_config_set_session_timeout_ms(config, milliseconds(timeout)) })
@@ -47,7 +48,8 @@ func WithConnectTimeout(timeout time.Duration) Option {
 	}}
 }
 
-// WithLeaseMargin sets how long before the earliest possible end of the session a hold stops being safe.
+// WithLeaseMargin sets the lease margin. A hold is no longer safe when the time until the earliest possible end of the session is
+// shorter than the lease margin.
 func WithLeaseMargin(margin time.Duration) Option {
 	return Option{func(config *C.zkl_config) error {
 		return call(func() C.zkl_status { return C.zkl_config_set_lease_margin_ms(config, milliseconds(margin)) })
@@ -97,16 +99,16 @@ func WithOptionsFile(file string) Option {
 	}}
 }
 
-// WithKazoo makes mutexes and read/write locks wait in one queue with the locks of kazoo.
+// WithKazoo makes mutexes and read/write locks wait in the same queue as kazoo's locks.
 func WithKazoo() Option {
 	return Option{func(config *C.zkl_config) error {
 		return call(func() C.zkl_status { return C.zkl_config_set_wait_for_kazoo(config, 1) })
 	}}
 }
 
-// WithEventHandler sets a function that the client calls for each change of its session and of its holds, one at a time, in the
-// order of the changes. The function runs on a goroutine of its own, and may wait. Events that the function has not received yet stay
-// in memory.
+// WithEventHandler sets a function that the client calls for each change of its session and of its holds. The client makes one
+// call at a time, in the order of the changes. The function runs on a separate goroutine, and may wait. Events that the function
+// has not received yet stay in memory.
 func WithEventHandler(handler func(Event)) Option {
 	return Option{func(config *C.zkl_config) error {
 		if handler == nil {
@@ -164,8 +166,8 @@ func Connect(ctx context.Context, servers string, options ...Option) (*Client, e
 	return &Client{client: client, onClose: map[*func()]struct{}{}, closed: make(chan struct{})}, nil
 }
 
-// Close ends the session. All holds of the client end, and all waits fail with ErrClosed. Close returns when a server has confirmed
-// the end of the session, after at most two seconds. Each later call waits for the first one, and returns the same result.
+// Close ends the session. All holds of the client end, and all waits fail with ErrClosed. Close waits for at most two seconds for
+// a server to confirm the end of the session. Each later call waits for the first call, and returns the same result.
 func (c *Client) Close() error {
 	if c.closed == nil {
 		return &Error{Status: ErrClosed, Message: "this Client was not made by Connect"}
@@ -216,7 +218,7 @@ func (c *Client) State() ClientState {
 	return ClientState(state)
 }
 
-// SessionID returns the id of the session, or 0 without a session.
+// SessionID returns the id of the session, or 0 if the client has no session.
 func (c *Client) SessionID() int64 {
 	return int64(C.zkl_client_session_id(c.client))
 }
@@ -231,7 +233,7 @@ func (c *Client) SetServers(servers string) error {
 	return call(func() C.zkl_status { return C.zkl_client_set_servers(c.client, address) })
 }
 
-// Revoke asks the owner of a node to release its lock. [Participant.NodePath] is such a node.
+// Revoke asks the owner of a node to release its lock. [Participant.NodePath] is the path of such a node.
 func (c *Client) Revoke(ctx context.Context, nodePath string) error {
 	node, err := newText("path", nodePath)
 	if err != nil {

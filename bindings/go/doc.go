@@ -26,21 +26,23 @@
 // [Hold.Acquire], which acquires a lock for the owner of an existing hold.
 //
 // A hold is safe only while its ZooKeeper session is certainly alive. The package uses the clock of this machine to decide
-// whether a hold is safe ([Hold.IsHeld], [Hold.Lost]). A lock cannot stop a program that continues after the loss of its lock, but
-// a data store that compares fencing tokens can refuse the writes of such a program ([Hold.FencingToken]).
+// whether a hold is safe ([Hold.IsHeld], [Hold.Lost]). A lock cannot stop a program that continues after it has lost the lock.
+// However, a data store that compares fencing tokens can refuse such a program's writes ([Hold.FencingToken]).
 //
 // # Waiting
 //
-// Each call that waits takes a [context.Context]. The deadline of the context is the deadline of the operation, and a canceled
-// context cancels the operation: it leaves the queue of the lock. A waiting goroutine needs no thread and no descriptor.
+// Each call that waits takes a [context.Context]. The deadline of the context is also the deadline of the operation. If the
+// context is canceled, the package cancels the operation, and the operation leaves the lock's queue. A waiting goroutine needs no
+// thread and no descriptor.
 //
 // # Errors
 //
-// Each error of this package contains a [Status]. The statuses are errors too, so a program compares with errors.Is:
+// Each error of this package contains a [Status]. Each status is also an error, so a program can test for a status with
+// errors.Is:
 //
 //	if errors.Is(err, zklock.ErrTimeout) { ... }
 //
 // If the context caused the error, errors.Is(err, context.DeadlineExceeded) or errors.Is(err, context.Canceled) is also true.
 //
-// All functions and methods may be called by several goroutines at once.
+// Several goroutines may call any function or method at the same time.
 package zklock

@@ -17,10 +17,10 @@ import (
 	"unsafe"
 )
 
-// Status says why a call failed. A Status is an error, so errors.Is can compare an error with it.
+// Status is the reason why a call failed. A Status is also an error, so errors.Is can compare an error with a Status.
 type Status int
 
-// The statuses. They have the numbers of the ZKL_E_* constants of the C library.
+// The statuses. Their values are equal to the C library's ZKL_E_* constants.
 const (
 	ErrInvalid     Status = C.ZKL_E_INVALID     // an argument is not valid
 	ErrTimeout     Status = C.ZKL_E_TIMEOUT     // the deadline has passed
@@ -37,7 +37,7 @@ const (
 	ErrExhausted   Status = C.ZKL_E_EXHAUSTED   // a limit of the process or of the client is reached
 	ErrForeign     Status = C.ZKL_E_FOREIGN     // another program uses the path in another way
 	ErrServer      Status = C.ZKL_E_SERVER      // a server refused a request
-	ErrInternal    Status = C.ZKL_E_INTERNAL    // a defect of the library
+	ErrInternal    Status = C.ZKL_E_INTERNAL    // a defect in the library
 	ErrUnsupported Status = C.ZKL_E_UNSUPPORTED // the lock or the server does not support the call
 	ErrPending     Status = C.ZKL_E_PENDING     // the operation is still running
 )
@@ -47,13 +47,13 @@ func (s Status) Error() string {
 	return C.GoString(C.zkl_strerror(C.zkl_status(s)))
 }
 
-// Error is the error of a call. Its message names the lock or the value, and the reason.
+// Error is the error that a failed call returns. The message names the lock or the value, and states the reason.
 type Error struct {
-	// Status is the reason for programs.
+	// Status is the reason for the failure, for use by programs.
 	Status Status
-	// Message is the reason for people.
+	// Message describes the reason for the failure, for people.
 	Message string
-	// cause is the error of the context that ended the call, or nil.
+	// cause is the error of the context if the context ended the call, or else nil.
 	cause error
 }
 
@@ -61,7 +61,7 @@ func (e *Error) Error() string {
 	return "zklock: " + e.Message
 }
 
-// Unwrap makes errors.Is find the status, and the error of the context that ended the call.
+// With Unwrap, errors.Is finds the status. If the context ended the call, errors.Is also finds the error of the context.
 func (e *Error) Unwrap() []error {
 	if e.cause == nil {
 		return []error{e.Status}
@@ -83,7 +83,7 @@ func newError(status C.zkl_status, message string) *Error {
 	return &Error{Status: Status(status), Message: message}
 }
 
-// endOf returns the error of an operation that its context may have ended.
+// endOf returns the error of an operation. The context may have ended the operation.
 func endOf(ctx context.Context, err *Error) error {
 	switch err.Status {
 	case ErrTimeout, ErrConnection, ErrCanceled:
@@ -116,7 +116,8 @@ func call(make func() C.zkl_status) error {
 	return newError(status, C.GoString(C.zkl_last_error_message()))
 }
 
-// newText copies a text for a call of the library, which ends each text with a NUL. The caller must free the copy.
+// newText copies a string for a call of the library. The library requires that each string ends with a NUL. The caller must
+// free the copy.
 func newText(name, text string) (*C.char, error) {
 	if at := strings.IndexByte(text, 0); at >= 0 {
 		message := fmt.Sprintf("%s %q contains a NUL at position %d", name, text, at)

@@ -30,8 +30,8 @@ func newHold(lock *Lock, owner uint64) *Hold {
 	return &Hold{lock: lock, owner: owner, token: int64(token)}
 }
 
-// Acquire acquires a lock for the owner of this hold. The owner can re-enter a lock that it holds, and can acquire the read side of
-// a read/write lock while it holds the write side. Each hold must be released.
+// Acquire acquires a lock for the owner of this hold. The owner can re-enter a lock that it holds, and can acquire the read side
+// of a read/write lock while it holds the write side. The program must release each hold.
 func (h *Hold) Acquire(ctx context.Context, lock *Lock) (*Hold, error) {
 	if h.released.Load() {
 		return nil, alreadyReleased(h.lock.Path())
@@ -42,9 +42,9 @@ func (h *Hold) Acquire(ctx context.Context, lock *Lock) (*Hold, error) {
 	return lock.acquireAs(ctx, h.owner, false)
 }
 
-// Release releases the lock, and waits until the servers have confirmed this, for at most the session timeout. The release takes
-// effect at once, even if Release returns an error. If the hold was lost before, Release returns ErrLost: another program may have
-// held the lock in the meantime.
+// Release releases the lock, and waits for at most the session timeout for the servers to confirm the release. The release takes
+// effect at once, even if Release returns an error. If the hold was already lost, Release returns ErrLost. In this case, another
+// program may have held the lock since the loss.
 func (h *Hold) Release() error {
 	return h.ReleaseContext(context.Background())
 }
@@ -54,7 +54,7 @@ func (h *Hold) ReleaseContext(ctx context.Context) error {
 	if h.lock == nil {
 		return &Error{Status: ErrInvalid, Message: "this Hold was not made by an acquire"}
 	}
-	// The library would let a second release end another hold of a semaphore mutex.
+	// For a semaphore mutex, the library would allow a second release to end another hold.
 	if !h.released.CompareAndSwap(false, true) {
 		return alreadyReleased(h.lock.Path())
 	}
@@ -100,8 +100,8 @@ func (h *Hold) State() LockState {
 }
 
 // FencingToken returns the fencing token of the hold. Every later hold of the lock has a greater token, except after a local
-// hand-over: see [Hold.FencingPass]. A store can refuse a write with a smaller token than it has seen. If the hold was lost while it
-// was acquired, the token is 0, which a store must refuse.
+// hand-over: see [Hold.FencingPass]. A store can refuse a write whose token is smaller than the token of an earlier write. If the
+// hold was lost during the acquire, the token is 0. A store must refuse the token 0.
 //
 // For a multi-lock, the token is the smallest token of its members. If one transaction acquired all members, they have the same token.
 // Otherwise, acquire each member again for the owner of this hold ([Hold.Acquire]), and send each store the token of the member that
@@ -110,9 +110,9 @@ func (h *Hold) FencingToken() int64 {
 	return h.token
 }
 
-// FencingPass returns how often the node of this hold was passed on inside of this program before this hold began. All holds under
-// one node have the same fencing token. With [Lock.SetLocalHandover], a store must therefore also refuse a write with an equal token
-// and a smaller pass.
+// FencingPass returns the number of local hand-overs of this hold's node that occurred before this hold began. All holds under
+// one node have the same fencing token. If the program uses [Lock.SetLocalHandover], a store must therefore also refuse a write
+// with the same token but a smaller fencing pass than an earlier write.
 func (h *Hold) FencingPass() (int64, error) {
 	if h.released.Load() {
 		return 0, alreadyReleased(h.lock.Path())
@@ -131,7 +131,7 @@ func (h *Hold) Remaining() time.Duration {
 	return time.Duration(left) * time.Millisecond
 }
 
-// NodePath returns the path of the node by which this hold is held. For a multi-lock, the call fails with ErrInvalid.
+// NodePath returns the path of this hold's node. For a multi-lock, the call fails with ErrInvalid.
 func (h *Hold) NodePath() (string, error) {
 	if h.released.Load() {
 		return "", alreadyReleased(h.lock.Path())
@@ -141,9 +141,9 @@ func (h *Hold) NodePath() (string, error) {
 	})
 }
 
-// Lost returns a channel that is closed as soon as the hold is no longer safe: it is lost, the servers have been silent for so long
-// that it may be lost, or the program has closed the client or the lock. The channel stays closed even if the hold becomes safe again.
-// A release does not close the channel.
+// Lost returns a channel that is closed as soon as the hold is no longer safe. A hold is no longer safe if it is lost, or if the
+// servers have not answered for so long that the hold may be lost. A hold is also no longer safe after the program has closed the
+// client or the lock. The channel stays closed even if the hold becomes safe again. A release does not close the channel.
 func (h *Hold) Lost() <-chan struct{} {
 	h.watch()
 	return h.loss.lost
@@ -155,9 +155,9 @@ func (h *Hold) watch() {
 	})
 }
 
-// Context returns a context that ends as soon as the hold is no longer safe, with ErrLost as its cause (context.Cause), or when the
-// hold is released, with ErrNotOwner as its cause. If the channel of [Hold.Lost] is closed, the context has already ended. The program
-// should call the cancel function after its work.
+// Context returns a context that ends as soon as the hold is no longer safe, or when the hold is released. If the hold is no
+// longer safe, context.Cause returns ErrLost. If the hold was released, context.Cause returns ErrNotOwner. If the channel of
+// [Hold.Lost] is closed, the context has already ended. The program should call the cancel function after its work.
 func (h *Hold) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	h.watch()
 	return h.loss.context(parent, &h.released, h.IsHeld)
@@ -172,10 +172,10 @@ func (h *Hold) Lock() *Lock {
 type loss struct {
 	watching  sync.Once
 	reporting sync.Once
-	// lost is closed at a loss, and ended at a loss or a release.
+	// The channel lost is closed at a loss. The channel ended is closed at a loss or at a release.
 	lost, ended chan struct{}
 	mutex       sync.Mutex
-	// op waits for the loss. It is nil before the wait begins and after it has ended.
+	// op waits for the loss. op is nil before the wait begins and after the wait has ended.
 	op *C.zkl_op
 }
 
@@ -205,8 +205,8 @@ func (l *loss) watch(released *atomic.Bool, start func(out **C.zkl_op) C.zkl_sta
 	})
 }
 
-// released reports the release of the hold, which has ended with err. The library does not end the wait of a hold whose owner has
-// another hold of the lock.
+// released reports that the release of the hold has ended with err. If the owner has another hold of the lock, the library does
+// not end the wait for the loss.
 func (l *loss) released(err error) {
 	l.watching.Do(func() { l.lost, l.ended = make(chan struct{}), make(chan struct{}) })
 	l.end(errors.Is(err, ErrLost) || errors.Is(err, ErrClosed))

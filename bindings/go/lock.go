@@ -15,8 +15,8 @@ import (
 	"unsafe"
 )
 
-// Lock is a mutex, one side of a read/write lock, a semaphore mutex, or a multi-lock. Any number of goroutines may share a Lock, and
-// exclude each other.
+// Lock is a mutex, one side of a read/write lock, a semaphore mutex, or a multi-lock. Any number of goroutines may share a Lock.
+// These goroutines exclude each other.
 type Lock struct {
 	lock *C.zkl_lock
 	path string
@@ -36,20 +36,20 @@ type RWLock struct {
 // lastOwner is the owner number of the latest hold. Each hold has an owner of its own.
 var lastOwner atomic.Uint64
 
-// Mutex returns a mutex on a path, as Curator's InterProcessMutex. The call sends no request.
+// Mutex returns a mutex on a path, like Curator's InterProcessMutex. The call sends no request.
 func (c *Client) Mutex(path string) (*Lock, error) {
 	return c.newLock(path, func(path *C.char, out **C.zkl_lock) C.zkl_status { return C.zkl_mutex_new(c.client, path, out) })
 }
 
-// SemaphoreMutex returns a semaphore mutex on a path, as Curator's InterProcessSemaphoreMutex. It cannot be acquired again by the
-// owner of a hold.
+// SemaphoreMutex returns a semaphore mutex on a path, like Curator's InterProcessSemaphoreMutex. The owner of a hold cannot
+// acquire the semaphore mutex again.
 func (c *Client) SemaphoreMutex(path string) (*Lock, error) {
 	return c.newLock(path, func(path *C.char, out **C.zkl_lock) C.zkl_status {
 		return C.zkl_semaphore_mutex_new(c.client, path, out)
 	})
 }
 
-// RWLock returns a read/write lock on a path, as Curator's InterProcessReadWriteLock. The call sends no request.
+// RWLock returns a read/write lock on a path, like Curator's InterProcessReadWriteLock. The call sends no request.
 func (c *Client) RWLock(path string) (*RWLock, error) {
 	var read *C.zkl_lock
 	write, err := c.newLock(path, func(path *C.char, out **C.zkl_lock) C.zkl_status {
@@ -86,8 +86,8 @@ func Multi(locks ...*Lock) (*Lock, error) {
 	})
 }
 
-// MultiInOrder returns a lock that acquires the given locks one after the other, as Curator's InterProcessMultiLock. The caller must
-// free a multi-lock with [Lock.Close].
+// MultiInOrder returns a lock that acquires the given locks one after the other, like Curator's InterProcessMultiLock. The caller
+// must free a multi-lock with [Lock.Close].
 func MultiInOrder(locks ...*Lock) (*Lock, error) {
 	return newMulti(locks, func(handles **C.zkl_lock, count C.size_t, out **C.zkl_lock) C.zkl_status {
 		return C.zkl_multi_new_in_order(handles, count, out)
@@ -126,7 +126,7 @@ func (l *Lock) Path() string {
 	return l.path
 }
 
-// handle returns the handle of the library. It is nil for a lock that no client has made, and the library refuses it.
+// handle returns the handle of the library. The handle is nil for a lock that no client made. The library refuses a nil handle.
 func (l *Lock) handle() *C.zkl_lock {
 	if l == nil {
 		return nil
@@ -134,11 +134,13 @@ func (l *Lock) handle() *C.zkl_lock {
 	return l.lock
 }
 
-// Close frees the lock. Its waits fail with ErrClosed, and its holds are released. A client closes its locks when it is closed, so a
-// program needs this method only for locks that it no longer uses, and for multi-locks.
+// Close frees the lock. Calls that wait for the lock fail with ErrClosed, and the library releases the holds of the lock. When a
+// program closes a client, the client closes its locks. A program therefore needs this method only for locks that it no longer
+// uses, and for multi-locks.
 //
-// Closing a multi-lock does not release its holds, because a hold of a multi-lock consists of holds of its members. [Hold.Release]
-// still releases them, and then returns ErrClosed. Closing a member also closes the multi-lock.
+// Closing a multi-lock does not release its holds, because a hold of a multi-lock consists of holds of its members.
+// [Hold.Release] still releases the holds of the members, and then returns ErrClosed. Closing a member also closes the
+// multi-lock.
 func (l *Lock) Close() {
 	if l == nil || l.free == nil {
 		return
@@ -149,7 +151,7 @@ func (l *Lock) Close() {
 	l.free()
 }
 
-// startRelease starts to release a hold. A multi-lock that is closed releases the hold of each member.
+// startRelease starts to release a hold. If a multi-lock is closed, startRelease releases the hold of each member.
 func (l *Lock) startRelease(owner uint64, out **C.zkl_op) C.zkl_status {
 	l.closing.RLock()
 	defer l.closing.RUnlock()
@@ -165,8 +167,8 @@ func (l *Lock) startRelease(owner uint64, out **C.zkl_op) C.zkl_status {
 	return C.zkl_release_start(l.handle(), C.uint64_t(owner), out)
 }
 
-// Acquire waits until it holds the lock, or until the context ends. The hold is new and has an owner of its own: if another hold
-// of this program exists, Acquire waits for it.
+// Acquire waits until the caller holds the lock, or until the context ends. Each call returns a new hold with a separate owner.
+// If this program already has another hold of the lock, Acquire therefore waits until that hold ends.
 func (l *Lock) Acquire(ctx context.Context) (*Hold, error) {
 	return l.acquireAs(ctx, lastOwner.Add(1), false)
 }
@@ -178,8 +180,8 @@ func (l *Lock) TryAcquire(ctx context.Context) (*Hold, error) {
 	return l.acquireAs(ctx, lastOwner.Add(1), true)
 }
 
-// Do acquires the lock, calls work, and releases the lock. The context of work ends as soon as the hold is no longer safe. Do returns
-// the errors of work and of the release.
+// Do acquires the lock, calls work, and releases the lock. The context that the function work receives ends as soon as the hold
+// is no longer safe. Do returns the errors of work and of the release.
 func (l *Lock) Do(ctx context.Context, work func(ctx context.Context, hold *Hold) error) (err error) {
 	hold, err := l.Acquire(ctx)
 	if err != nil {
@@ -215,7 +217,8 @@ func (l *Lock) SetData(data []byte) error {
 	return call(func() C.zkl_status { return C.zkl_lock_set_data(l.handle(), bytes, C.size_t(len(data))) })
 }
 
-// SetLocalHandover lets goroutines of this program pass on one node of a mutex, at most maxPasses times in a row.
+// SetLocalHandover allows goroutines of this program to pass a mutex to each other under the same node, at most maxPasses times
+// in a row.
 func (l *Lock) SetLocalHandover(maxPasses int) error {
 	count, err := int32Of("maxPasses", maxPasses)
 	if err != nil {
@@ -255,7 +258,7 @@ func (l *Lock) Queue(ctx context.Context) ([]Participant, error) {
 	return runForParticipants(ctx, l.Path(), func(out **C.zkl_op) C.zkl_status { return C.zkl_queue_start(l.handle(), out) })
 }
 
-// Waiting returns the acquires of this lock that wait in this program, and what they wait for. The call sends no request.
+// Waiting returns this program's pending acquires of this lock, and the reason why each acquire waits. The call sends no request.
 func (l *Lock) Waiting() ([]Wait, error) {
 	return waitingOf(func(handle C.uintptr_t) C.zkl_status { return C.zklock_go_waiting(l.handle(), handle) })
 }

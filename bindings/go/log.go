@@ -16,8 +16,9 @@ import (
 // maxLines is the largest number of lines that wait for a logger. The library drops further lines.
 const maxLines = 4096
 
-// SetLogger writes the log of the library to a logger, for all clients of this program. The library writes only lines that the
-// logger accepts at the moment of this call. The logger runs on a goroutine of its own. With nil, the library writes no log.
+// SetLogger writes the log of the library to a logger, for all clients of this program. The library writes only lines whose
+// level the logger accepts at the time of this call. The logger runs on a separate goroutine. If the logger is nil, the
+// library writes no log.
 func SetLogger(logger *slog.Logger) error {
 	if logger == nil {
 		return call(func() C.zkl_status { return C.zklock_go_set_log(C.ZKL_LOG_OFF, 0) })

@@ -16,16 +16,18 @@ import (
 	"time"
 )
 
-// graceAfterDeadline is the time for which a goroutine waits after the deadline of its context until the library ends an acquire.
+// graceAfterDeadline is the maximum time that a goroutine waits, after the deadline of its context, for the library to end an
+// acquire.
 const graceAfterDeadline = 100 * time.Millisecond
 
-// directWait is the time in milliseconds for which a goroutine waits in a call of the library. A thread that waits there reads the
-// answer of the server itself, which is faster than to be woken by another thread.
+// directWait is the time in milliseconds for which a goroutine waits in a call of the library. A thread that waits in such a call
+// reads the server's answer itself. This read is faster than a wake-up by another thread.
 const directWait = 2
 
 var (
-	// changing limits the goroutines that start, cancel or free operations at the same time. A goroutine in a call of the library
-	// occupies a thread, and without a limit ten thousand goroutines that begin or end their waits would make hundreds of threads.
+	// changing limits the goroutines that start, cancel or free operations at the same time. During a call of the library, a
+	// goroutine occupies a thread. Without a limit, ten thousand goroutines that begin or end their waits would therefore create
+	// hundreds of threads.
 	changing = make(chan struct{}, 2*runtime.NumCPU())
 	// direct limits the goroutines that wait in a call of the library.
 	direct = make(chan struct{}, runtime.NumCPU())
@@ -34,12 +36,12 @@ var (
 // An operation is a call of the C library that is running.
 type operation struct {
 	op *C.zkl_op
-	// done is closed when the operation has ended. It is nil before watch was called.
+	// done is closed when the operation has ended. done is nil until the method wait creates the channel.
 	done chan struct{}
 }
 
-// startOperation starts an operation with one of the zkl_*_start functions. If the context ends before the operation can start, the
-// call fails. The text says what the operation is about.
+// startOperation starts an operation with one of the zkl_*_start functions. If the context ends before the operation can start,
+// the call fails. The string what describes the operation in error messages.
 func startOperation(ctx context.Context, what string, start func(out **C.zkl_op) C.zkl_status) (*operation, error) {
 	select {
 	case changing <- struct{}{}:
@@ -54,9 +56,9 @@ func startOperation(ctx context.Context, what string, start func(out **C.zkl_op)
 	return &operation{op: op}, nil
 }
 
-// run starts an operation, waits for its end, and calls take with an operation that has succeeded. The function take may be nil. The
-// text says what the operation is about.
-// If the context ends first, the operation goes on without its caller, as a release does.
+// run starts an operation and waits for its end. If the operation succeeds, run then calls take with the operation. The function
+// take may be nil. The string what describes the operation in error messages. If the context ends first, the operation goes on
+// without its caller, as a release does.
 func run(ctx context.Context, what string, start func(out **C.zkl_op) C.zkl_status, take func(op *C.zkl_op) error) error {
 	if ctx.Err() != nil {
 		return contextEnded(ctx, what)
@@ -80,8 +82,8 @@ func run(ctx context.Context, what string, start func(out **C.zkl_op) C.zkl_stat
 }
 
 // waitOrCancel waits for the end of an acquire or of a connect. If the context ends first, the call cancels the operation. If the
-// context has reached its deadline, the call first waits for the grace period, in which the library ends an acquire itself and says
-// who holds the lock. An operation that is about to succeed may still succeed.
+// context has reached its deadline, the call first waits for the grace period. In this period, the library itself ends an
+// acquire, and reports who holds the lock. An operation that is about to succeed may still succeed.
 func (o *operation) waitOrCancel(ctx context.Context, grace time.Duration) error {
 	hasEnded, err := o.wait(ctx)
 	if err != nil {
@@ -122,7 +124,7 @@ func (o *operation) wait(ctx context.Context) (bool, error) {
 	case direct <- struct{}{}:
 		C.zkl_op_wait(o.op, directWait)
 		<-direct
-		// In a callback of the library, the wait itself is refused.
+		// In a callback, the library refuses the wait itself.
 		if C.zkl_op_result(o.op) != C.ZKL_E_PENDING {
 			return true, nil
 		}
@@ -155,7 +157,8 @@ func (o *operation) free() {
 	<-changing
 }
 
-// timeoutOf returns the time until the deadline of a context in milliseconds, rounded up, or -1 without a deadline.
+// timeoutOf returns the time until a context's deadline, in milliseconds, rounded up. If the context has no deadline, timeoutOf
+// returns -1.
 func timeoutOf(ctx context.Context) C.int64_t {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -246,7 +249,7 @@ func (c *completionQueue) start() error {
 	return nil
 }
 
-// duplicate returns a duplicate of a descriptor of the library, which the runtime of Go polls and may close.
+// duplicate returns a duplicate of a library descriptor. The Go runtime polls the duplicate, and may close the duplicate.
 func duplicate(descriptor int) (*os.File, error) {
 	syscall.ForkLock.RLock()
 	fd, err := syscall.Dup(descriptor)

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// Semaphore has a number of leases, which programs acquire and release, as Curator's InterProcessSemaphoreV2.
+// Semaphore has a limited number of leases, which programs acquire and release. Semaphore works like Curator's
+// InterProcessSemaphoreV2.
 type Semaphore struct {
 	semaphore *C.zkl_semaphore
 	path      string
@@ -40,8 +41,8 @@ func (c *Client) Semaphore(path string, maxLeases int) (*Semaphore, error) {
 	return c.addSemaphore(semaphore, path), nil
 }
 
-// SemaphoreCounted returns a semaphore whose number of leases is a shared count. If the node of the count does not exist, the call
-// creates it with an initial number.
+// SemaphoreCounted returns a semaphore whose number of leases is a shared count. If the node of the count does not exist, the
+// call creates the node with the value initial.
 func (c *Client) SemaphoreCounted(ctx context.Context, path, countPath string, initial int) (*Semaphore, error) {
 	name, err := newText("path", path)
 	if err != nil {
@@ -81,7 +82,8 @@ func (s *Semaphore) Path() string {
 	return s.path
 }
 
-// handle returns the handle of the library. It is nil for a semaphore that no client has made, and the library refuses it.
+// handle returns the handle of the library. The handle is nil for a semaphore that no client made. The library refuses a nil
+// handle.
 func (s *Semaphore) handle() *C.zkl_semaphore {
 	if s == nil {
 		return nil
@@ -89,14 +91,16 @@ func (s *Semaphore) handle() *C.zkl_semaphore {
 	return s.semaphore
 }
 
-// Close frees the semaphore. Its waits fail with ErrClosed. A client closes its semaphores when it is closed.
+// Close frees the semaphore. Calls that wait for leases fail with ErrClosed. When a program closes a client, the client closes
+// its semaphores.
 func (s *Semaphore) Close() {
 	if s != nil && s.free != nil {
 		s.free()
 	}
 }
 
-// Acquire waits until it holds the given number of leases, or until the context ends. It acquires all of these leases or none.
+// Acquire waits until the caller holds the given number of leases, or until the context ends. Acquire acquires either all of
+// these leases or none.
 func (s *Semaphore) Acquire(ctx context.Context, quantity int) (*Leases, error) {
 	return s.acquire(ctx, quantity, false)
 }
@@ -171,7 +175,7 @@ type Leases struct {
 	loss      loss
 }
 
-// Release releases all of these leases, and waits until the servers have confirmed this, for at most the session timeout. The
+// Release releases all of these leases, and waits for at most the session timeout for the servers to confirm the release. The
 // release takes effect at once, even if Release returns an error.
 func (l *Leases) Release() error {
 	return l.ReleaseContext(context.Background())
@@ -232,9 +236,9 @@ func (l *Leases) watch() {
 	l.loss.watch(&l.released, func(out **C.zkl_op) C.zkl_status { return C.zkl_leases_wait_lost_start(l.leases, out) })
 }
 
-// Context returns a context that ends as soon as the leases are no longer safe, with ErrLost as its cause (context.Cause), or when
-// they are released, with ErrNotOwner as its cause. If the channel of Lost is closed, the context has already ended. The program
-// should call the cancel function after its work.
+// Context returns a context that ends as soon as the leases are no longer safe, or when the leases are released. If the leases
+// are no longer safe, context.Cause returns ErrLost. If the leases were released, context.Cause returns ErrNotOwner. If the
+// channel of Lost is closed, the context has already ended. The program should call the cancel function after its work.
 func (l *Leases) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	l.watch()
 	return l.loss.context(parent, &l.released, l.IsHeld)

@@ -103,7 +103,7 @@ type Participant struct {
 	Token int64
 	// NodePath is the path of the node.
 	NodePath string
-	// Data is the data of the node, by default the address of its host.
+	// Data is the data of the node. By default, the data is the address of the participant's host.
 	Data []byte
 }
 
@@ -120,7 +120,7 @@ func participantOf(each *C.zkl_participant) Participant {
 // WaitsFor says what a pending acquire waits for.
 type WaitsFor int
 
-// The reasons of a wait.
+// The reasons why an acquire waits.
 const (
 	WaitsForConnection WaitsFor = C.ZKL_WAITS_FOR_CONNECTION
 	WaitsForServer     WaitsFor = C.ZKL_WAITS_FOR_SERVER
@@ -130,9 +130,9 @@ const (
 	WaitsForOwnHold    WaitsFor = C.ZKL_WAITS_FOR_OWN_HOLD
 )
 
-// Wait is an acquire of this program that waits.
+// Wait describes a pending acquire of this program.
 type Wait struct {
-	// For is the reason of the wait.
+	// For is the reason for the wait.
 	For WaitsFor
 	// NodePath is the node of the acquire, or "" if it has none yet.
 	NodePath string
@@ -140,11 +140,12 @@ type Wait struct {
 	Ahead string
 	// SessionID is the session that owns the node ahead, or 0 if it is not known.
 	SessionID int64
-	// Count is the number of nodes ahead, or of missing leases, or 0 if it is not known.
+	// Count is the number of nodes ahead or the number of missing leases. Count is 0 if the number is not
+	// known.
 	Count uint64
 	// Waited is the time since the acquire began.
 	Waited time.Duration
-	// Left is the time until the deadline, or a negative duration without a deadline.
+	// Left is the time until the deadline, or a negative duration if the acquire has no deadline.
 	Left time.Duration
 }
 

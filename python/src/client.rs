@@ -39,8 +39,8 @@ use crate::{int_args, text};
 /// ``servers`` is a connect string such as ``"host:2181,host:2181/chroot"``. All durations are in seconds, as an int or a float. The
 /// other arguments are:
 ///
-/// * ``session_timeout``: the servers end the session if they receive no message from the client for this time. The
-///   servers may choose a different timeout. None means 10 s.
+/// * ``session_timeout``: the servers end the session if they receive no message from the client within this time. The servers
+///   may choose a different timeout. None means 10 s.
 /// * ``connect_timeout``: the time limit for the constructor to connect. None means 10 s.
 /// * ``lease_margin``: the time between the end of the session lease and the earliest possible end of the session. By default,
 ///   ``lease_margin`` is a third of the negotiated session timeout.
@@ -61,10 +61,11 @@ use crate::{int_args, text};
 ///   ``docs/options.md`` lists all options. If ``options`` and another argument set the same option, the other argument
 ///   takes precedence. ``from_file()`` reads options from a file.
 ///
-/// The constructor waits at most ``connect_timeout`` until the session begins. Ctrl-C interrupts the wait. The constructor raises
-/// ConnectionLost if no server answers within ``connect_timeout``, and AuthFailed if a server refuses the credentials. The constructor
-/// raises ServerError if the chroot does not exist (see the option ``chroot.create``), and ValueError or TypeError for wrong arguments.
-/// The constructor also raises ValueError if it cannot read a file with credentials (see the option ``auth.digest_file``).
+/// The constructor waits for the session to begin, but no longer than ``connect_timeout``. Ctrl-C interrupts the wait. The
+/// constructor raises ConnectionLost if no server answers within ``connect_timeout``, and AuthFailed if a server refuses the
+/// credentials. The constructor raises ServerError if the chroot does not exist (see the option ``chroot.create``), and
+/// ValueError or TypeError for wrong arguments. The constructor also raises ValueError if it cannot read a file with credentials
+/// (see the option ``auth.digest_file``).
 ///
 /// The library's daemon thread calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls only
 /// one callback at a time. The callback receives events in the order in which the changes happened. If the states of a
@@ -76,16 +77,16 @@ use crate::{int_args, text};
 /// leases therefore raise Deadlock, unless the timeout is 0. A callback may call every method that does not wait for a
 /// lock, for leases or for a loss.
 ///
-/// While a callback runs, later events wait in a queue. If about a thousand events wait in the queue, the client merges
-/// the additional events of each hold. The client also merges the additional events of the session. Merged events still
-/// report the last state and the loss of every hold. If several sessions are lost one after the other, merged events may
-/// report only one of these losses. ``close()`` waits at most 2 seconds for the delivery of the last events. After
-/// a client is garbage-collected without ``close()``, its callbacks receive no more events. The interpreter can end
-/// even if a callback does not return.
+/// While a callback runs, later events wait in a queue. If about a thousand events wait in the queue, the client merges any
+/// further events of each hold. The client also merges any further events of the session. Merged events still report the last
+/// state of every hold, and the loss of every lost hold. If several sessions are lost one after the other, merged events may
+/// report only one of these losses. ``close()`` waits at most 2 seconds for the delivery of the last events. After a client is
+/// garbage-collected without ``close()``, its callbacks receive no more events. The interpreter can end even if a callback does
+/// not return.
 ///
-/// The session ends with ``close()``, at the end of a ``with`` block, when the client and all its locks are
-/// garbage-collected, or when the interpreter ends (``atexit``). The methods may be called from any thread. In a forked
-/// child process, every method except ``close()`` raises Forked. The child process must make a new client.
+/// The session ends when the program calls ``close()``, at the end of a ``with`` block, when the client and all its locks are
+/// garbage-collected, or when the interpreter ends (``atexit``). The methods may be called from any thread. In a forked child
+/// process, every method except ``close()`` raises Forked. The child process must make a new client.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct Client {
     pub(crate) core: DetachedDrop<zklock::Client>,
@@ -434,11 +435,11 @@ impl Client {
 
     /// Make a semaphore on a path, like Curator's ``InterProcessSemaphoreV2``.
     ///
-    /// Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases that
-    /// the semaphore can grant at the same time. All programs that use the semaphore must pass the same ``max_leases``.
-    /// ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's ``SharedCount``). The number of
-    /// leases is then always the current value of the shared count. If the shared count does not exist, the call
-    /// creates the count with the value ``initial``. If a program lowers the shared count, leases that are already held
+    /// Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases that the
+    /// semaphore can grant at the same time. All programs that use the semaphore must pass the same ``max_leases``.
+    /// ``count_path`` is the path of a shared count (see ``shared_count_set()`` and Curator's ``SharedCount``). With
+    /// ``count_path``, the number of leases is always the current value of the shared count. If the shared count does not exist,
+    /// the call creates the count with the value ``initial``. If a program lowers the shared count, leases that are already held
     /// stay valid.
     ///
     /// With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most the session timeout,
@@ -509,8 +510,8 @@ impl Client {
         wait(py, WaitTarget::Server, || self.core.start_fence_check(&path, token), drop)?.or_raise(py)
     }
 
-    /// Add a callback for every later change in the state of the session or of a hold, and return a Listener. ``stop()`` of the
-    /// Listener removes the callback. The argument of the callback is a ClientEvent or a LockEvent.
+    /// Add a callback for every later change in the state of the session or of a hold, and return a Listener. The Listener's
+    /// ``stop()`` method removes the callback. The argument of the callback is a ClientEvent or a LockEvent.
     ///
     /// The documentation of ``Client`` describes the rules for callbacks. A client may have any number of callbacks. Does not block.
     fn on_event(&self, callback: &Bound<'_, PyAny>) -> PyResult<Py<Listener>> {
@@ -540,14 +541,14 @@ impl Client {
         self.core.session_id().or_raise(py)
     }
 
-    /// Replace the server list. ``servers`` is a connect string, with the chroot of the client or without a chroot. The
-    /// chroot of the client does not change.
+    /// Replace the server list. ``servers`` is a connect string, with or without the client's chroot. The client's chroot does
+    /// not change.
     ///
-    /// The session of the client continues, with all holds and with the queue positions of all waiters. The client
-    /// stays connected to its server, except in two cases. If the new list does not contain the client's current server, the client
-    /// connects to a server from the new list. If the new list is longer than the old list, some clients connect to an added server, so
-    /// that each server has about the same number of clients. While a client connects to another server, its holds are SUSPENDED. A
-    /// hold is lost only if the client reaches no server of the new list before the session ends.
+    /// The client keeps its session, all holds, and the queue positions of all waiters. The client stays connected to its server,
+    /// except in two cases. If the new list does not contain the client's current server, the client connects to a server from
+    /// the new list. If the new list is longer than the old list, some clients connect to an added server, so that each server
+    /// has about the same number of clients. While a client connects to another server, its holds are SUSPENDED. A hold is lost
+    /// only if the client reaches no server of the new list before the session ends.
     ///
     /// Raises ValueError if the list is not valid or contains a different chroot, and ClientClosed if the client is
     /// closed. Does not block.

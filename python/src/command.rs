@@ -5,7 +5,8 @@ use std::ffi::OsString;
 
 use pyo3::prelude::*;
 
-/// Run the command zklock with the arguments of a process, and return its exit code. The process must have no other threads.
+/// Run the ``zklock`` command with the given process arguments, and return the exit code of the command. The process must
+/// have no other threads.
 #[pyfunction]
 pub(crate) fn _main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| zklock_command::main(arguments))

@@ -229,9 +229,9 @@ impl Listener {
 
 #[pymethods]
 impl Listener {
-    /// Remove the callback. If another thread is about to call the callback, the library still makes this call. After
-    /// this call, the library does not call the callback again. A program may call ``stop()`` several times. The
-    /// callback itself may also call ``stop()``.
+    /// Remove the callback. If another thread is about to call the callback when the program calls ``stop()``, that thread still
+    /// makes the call. After that call of the callback, the library does not call the callback again. A program may call
+    /// ``stop()`` several times. The callback itself may also call ``stop()``.
     fn stop(&self) {
         let callback = self.callback.get().replace(None);
         let places = std::mem::take(&mut *lock(&self.core_listeners));

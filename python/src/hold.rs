@@ -21,8 +21,9 @@ use crate::wait::{wait, wait_lost};
 
 /// A hold of a lock. ``Lock.hold()`` returns a Hold.
 ///
-/// A Hold ends with ``release()``, at the end of a ``with`` block, or when the Hold is garbage-collected. If a Hold is
-/// garbage-collected before its release, the library releases the lock, does not wait for the server, and issues a ResourceWarning.
+/// A Hold ends when the program calls ``release()``, at the end of a ``with`` block, or when the Hold is garbage-collected. If a
+/// Hold is garbage-collected before its release, the library releases the lock, does not wait for the server, and issues a
+/// ResourceWarning.
 ///
 /// Any thread may use a Hold, for instance a thread that watches the hold of another thread. ``token``, ``fencing_pass``, ``is_lost``
 /// and ``is_held`` also work after the client is closed, and in a forked child process. The methods of a Hold, and the properties
@@ -210,8 +211,8 @@ impl Hold {
         self.pass
     }
 
-    /// The state of this hold, a LockState. After a release, the state is FREE. A release of one member lock of a
-    /// multi-lock is enough. Does not block.
+    /// The state of this hold, a LockState. After a release, the state is FREE. For a multi-lock, the state is FREE after the
+    /// release of any one member lock. Does not block.
     #[getter]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         lock_state(py, self.current_state().or_raise(py)?)

@@ -96,12 +96,12 @@ pub(crate) struct WriteLock;
 /// A lock that acquires and releases several member locks together, like Curator's ``InterProcessMultiLock``. ``Client.multi()`` makes
 /// a MultiLock.
 ///
-/// The timeout of ``acquire()`` limits the total time for all member locks. If the thread already holds a member lock, ``acquire()``
-/// re-enters that member lock. The state of a multi-lock is FREE unless the thread holds all member locks. If the thread holds all
-/// member locks, the state of the multi-lock is the worst state of its member locks. ``release()`` releases every member lock that the
-/// thread holds. If the release of one member lock fails, ``release()`` still releases the remaining member locks, and then raises the
-/// first error. When a multi-lock object is garbage-collected, the library does not release the member locks, unless it has made them
-/// for this multi-lock.
+/// The timeout of ``acquire()`` limits the total time for all member locks. If the thread already holds a member lock,
+/// ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE unless the thread holds all member locks. If the
+/// thread holds all member locks, the state of the multi-lock is the worst state of its member locks. ``release()`` releases
+/// every member lock that the thread holds. If the release of one member lock fails, ``release()`` still releases the remaining
+/// member locks, and then raises the first error. When a multi-lock object is garbage-collected, the library releases only the
+/// member locks that it made for this multi-lock.
 ///
 /// If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in
 /// one transaction. Member locks that join their queues in one transaction have the same fencing token. Programs that list such member

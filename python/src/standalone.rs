@@ -115,8 +115,8 @@ impl StandaloneServer {
         py.detach(|| self.core.halt()).or_raise(py)
     }
 
-    /// Close all connections, and continue with the same data at the same address. Every session timeout restarts. Raises ServerError
-    /// if another process listens at the address now.
+    /// Close all connections, and continue with the same data at the same address. Every session timeout restarts. Raises
+    /// ServerError if another process is now listening on the address.
     fn restart(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.core.restart()).or_raise(py)
     }

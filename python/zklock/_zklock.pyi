@@ -57,7 +57,7 @@ class Client:
     ``servers`` is a connect string such as ``"host:2181,host:2181/chroot"``. All durations are in seconds, as an int or
     a float. The other arguments are:
 
-    * ``session_timeout``: the servers end the session if they receive no message from the client for this time. The
+    * ``session_timeout``: the servers end the session if they receive no message from the client within this time. The
       servers may choose a different timeout. None means 10 s.
     * ``connect_timeout``: the time limit for the constructor to connect. None means 10 s.
     * ``lease_margin``: the time between the end of the session lease and the earliest possible end of the session. By
@@ -80,8 +80,8 @@ class Client:
       ``docs/options.md`` lists all options. If ``options`` and another argument set the same option, the other argument
       takes precedence. ``from_file()`` reads options from a file.
 
-    The constructor waits at most ``connect_timeout`` until the session begins. Ctrl-C interrupts the wait. The
-    constructor raises ConnectionLost if no server answers within ``connect_timeout``, and AuthFailed if a server
+    The constructor waits for the session to begin, but no longer than ``connect_timeout``. Ctrl-C interrupts the wait.
+    The constructor raises ConnectionLost if no server answers within ``connect_timeout``, and AuthFailed if a server
     refuses the credentials. The constructor raises ServerError if the chroot does not exist (see the option
     ``chroot.create``), and ValueError or TypeError for wrong arguments. The constructor also raises ValueError if it
     cannot read a file with credentials (see the option ``auth.digest_file``).
@@ -97,15 +97,15 @@ class Client:
     lock, for leases or for a loss.
 
     While a callback runs, later events wait in a queue. If about a thousand events wait in the queue, the client merges
-    the additional events of each hold. The client also merges the additional events of the session. Merged events still
-    report the last state and the loss of every hold. If several sessions are lost one after the other, merged events
-    may report only one of these losses. ``close()`` waits at most 2 seconds for the delivery of the last events. After
-    a client is garbage-collected without ``close()``, its callbacks receive no more events. The interpreter can end
-    even if a callback does not return.
+    any further events of each hold. The client also merges any further events of the session. Merged events still
+    report the last state of every hold, and the loss of every lost hold. If several sessions are lost one after the
+    other, merged events may report only one of these losses. ``close()`` waits at most 2 seconds for the delivery of
+    the last events. After a client is garbage-collected without ``close()``, its callbacks receive no more events. The
+    interpreter can end even if a callback does not return.
 
-    The session ends with ``close()``, at the end of a ``with`` block, when the client and all its locks are
-    garbage-collected, or when the interpreter ends (``atexit``). The methods may be called from any thread. In a forked
-    child process, every method except ``close()`` raises Forked. The child process must make a new client.
+    The session ends when the program calls ``close()``, at the end of a ``with`` block, when the client and all its
+    locks are garbage-collected, or when the interpreter ends (``atexit``). The methods may be called from any thread.
+    In a forked child process, every method except ``close()`` raises Forked. The child process must make a new client.
     """
     def __new__(
         cls,
@@ -183,10 +183,10 @@ class Client:
 
         Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases that
         the semaphore can grant at the same time. All programs that use the semaphore must pass the same ``max_leases``.
-        ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's ``SharedCount``). The number of
-        leases is then always the current value of the shared count. If the shared count does not exist, the call
-        creates the count with the value ``initial``. If a program lowers the shared count, leases that are already held
-        stay valid.
+        ``count_path`` is the path of a shared count (see ``shared_count_set()`` and Curator's ``SharedCount``). With
+        ``count_path``, the number of leases is always the current value of the shared count. If the shared count does
+        not exist, the call creates the count with the value ``initial``. If a program lowers the shared count, leases
+        that are already held stay valid.
 
         With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most the
         session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the session
@@ -198,10 +198,10 @@ class Client:
 
         Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases that
         the semaphore can grant at the same time. All programs that use the semaphore must pass the same ``max_leases``.
-        ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's ``SharedCount``). The number of
-        leases is then always the current value of the shared count. If the shared count does not exist, the call
-        creates the count with the value ``initial``. If a program lowers the shared count, leases that are already held
-        stay valid.
+        ``count_path`` is the path of a shared count (see ``shared_count_set()`` and Curator's ``SharedCount``). With
+        ``count_path``, the number of leases is always the current value of the shared count. If the shared count does
+        not exist, the call creates the count with the value ``initial``. If a program lowers the shared count, leases
+        that are already held stay valid.
 
         With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most the
         session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the session
@@ -237,22 +237,22 @@ class Client:
         below 1, and ConnectionLost if no server answers within the session timeout.
         """
     def on_event(self, callback: Callable[[Event], object]) -> Listener:
-        """Add a callback for every later change in the state of the session or of a hold, and return a Listener.
-        ``stop()`` of the Listener removes the callback. The argument of the callback is a ClientEvent or a LockEvent.
+        """Add a callback for every later change in the state of the session or of a hold, and return a Listener. The
+        Listener's ``stop()`` method removes the callback. The argument of the callback is a ClientEvent or a LockEvent.
 
         The documentation of ``Client`` describes the rules for callbacks. A client may have any number of callbacks.
         Does not block.
         """
     def set_servers(self, servers: str) -> None:
-        """Replace the server list. ``servers`` is a connect string, with the chroot of the client or without a chroot.
-        The chroot of the client does not change.
+        """Replace the server list. ``servers`` is a connect string, with or without the client's chroot. The client's
+        chroot does not change.
 
-        The session of the client continues, with all holds and with the queue positions of all waiters. The client
-        stays connected to its server, except in two cases. If the new list does not contain the client's current
-        server, the client connects to a server from the new list. If the new list is longer than the old list, some
-        clients connect to an added server, so that each server has about the same number of clients. While a client
-        connects to another server, its holds are SUSPENDED. A hold is lost only if the client reaches no server of the
-        new list before the session ends.
+        The client keeps its session, all holds, and the queue positions of all waiters. The client stays connected to
+        its server, except in two cases. If the new list does not contain the client's current server, the client
+        connects to a server from the new list. If the new list is longer than the old list, some clients connect to an
+        added server, so that each server has about the same number of clients. While a client connects to another
+        server, its holds are SUSPENDED. A hold is lost only if the client reaches no server of the new list before the
+        session ends.
 
         Raises ValueError if the list is not valid or contains a different chroot, and ClientClosed if the client is
         closed. Does not block.
@@ -438,16 +438,16 @@ class Lock:
         the client is closed. In a callback, the call raises Deadlock unless the timeout is 0.
         """
     def on_lost(self, callback: Callable[[LockEvent], object]) -> Listener:
-        """Add a callback for losses of this lock, and return a Listener. ``stop()`` of the Listener removes the
+        """Add a callback for losses of this lock, and return a Listener. The Listener's ``stop()`` method removes the
         callback.
 
-        The library calls the callback with a LockEvent when a hold of this lock is no longer safe: the state of the
-        hold becomes UNCERTAIN or LOST. If the program closes the client while a thread holds the lock, the library
-        calls the callback with an event whose state is FREE. The callback receives events for all threads that hold the
-        lock through this lock object. The ``token`` of an event identifies the hold. The callback runs on the same
-        thread and under the same rules as the ``on_event`` callback of ``Client``. Add the callback before the program
-        acquires the lock, because the callback may receive no events for earlier changes. A lock may have any number of
-        callbacks. For a multi-lock, the library calls the callback for each member lock. Does not block.
+        The library calls the callback with a LockEvent when a hold of this lock is no longer safe, that is, when the
+        state of the hold becomes UNCERTAIN or LOST. If the program closes the client while a thread holds the lock, the
+        library calls the callback with an event whose state is FREE. The callback receives events for all threads that
+        hold the lock through this lock object. The ``token`` of an event identifies the hold. The callback runs on the
+        same thread and under the same rules as the ``on_event`` callback of ``Client``. Add the callback before the
+        program acquires the lock, because the callback may receive no events for earlier changes. A lock may have any
+        number of callbacks. For a multi-lock, the library calls the callback for each member lock. Does not block.
         """
     def on_event(self, callback: Callable[[LockEvent], object]) -> Listener:
         """Add a callback for every change in the state of a hold of this lock, and return a Listener. The callback
@@ -595,7 +595,7 @@ class MultiLock(Lock):
     locks. If the thread holds all member locks, the state of the multi-lock is the worst state of its member locks.
     ``release()`` releases every member lock that the thread holds. If the release of one member lock fails,
     ``release()`` still releases the remaining member locks, and then raises the first error. When a multi-lock object
-    is garbage-collected, the library does not release the member locks, unless it has made them for this multi-lock.
+    is garbage-collected, the library releases only the member locks that it made for this multi-lock.
 
     If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in
     one transaction. Member locks that join their queues in one transaction have the same fencing token. Programs that
@@ -611,9 +611,9 @@ class MultiLock(Lock):
 class Hold:
     """A hold of a lock. ``Lock.hold()`` returns a Hold.
 
-    A Hold ends with ``release()``, at the end of a ``with`` block, or when the Hold is garbage-collected. If a Hold is
-    garbage-collected before its release, the library releases the lock, does not wait for the server, and issues a
-    ResourceWarning.
+    A Hold ends when the program calls ``release()``, at the end of a ``with`` block, or when the Hold is
+    garbage-collected. If a Hold is garbage-collected before its release, the library releases the lock, does not wait
+    for the server, and issues a ResourceWarning.
 
     Any thread may use a Hold, for instance a thread that watches the hold of another thread. ``token``,
     ``fencing_pass``, ``is_lost`` and ``is_held`` also work after the client is closed, and in a forked child process.
@@ -669,8 +669,8 @@ class Hold:
         """
     @property
     def state(self) -> LockState:
-        """The state of this hold, a LockState. After a release, the state is FREE. A release of one member lock of a
-        multi-lock is enough. Does not block.
+        """The state of this hold, a LockState. After a release, the state is FREE. For a multi-lock, the state is FREE
+        after the release of any one member lock. Does not block.
         """
     @property
     def remaining(self) -> float:
@@ -882,9 +882,9 @@ class Listener:
     garbage-collected. The program does not need to keep a reference to the Listener.
     """
     def stop(self) -> None:
-        """Remove the callback. If another thread is about to call the callback, the library still makes this call.
-        After this call, the library does not call the callback again. A program may call ``stop()`` several times. The
-        callback itself may also call ``stop()``.
+        """Remove the callback. If another thread is about to call the callback when the program calls ``stop()``, that
+        thread still makes the call. After that call of the callback, the library does not call the callback again. A
+        program may call ``stop()`` several times. The callback itself may also call ``stop()``.
         """
     @property
     def _is_stopped(self) -> bool: ...
@@ -1019,7 +1019,7 @@ class StandaloneServer:
         """
     def restart(self) -> None:
         """Close all connections, and continue with the same data at the same address. Every session timeout restarts.
-        Raises ServerError if another process listens at the address now.
+        Raises ServerError if another process is now listening on the address.
         """
     def stop(self) -> None:
         """End the server: close the connections and the port, and discard the data. A program may call ``stop()``
@@ -1036,8 +1036,8 @@ class StandaloneServer:
         """Stop the server."""
 
 def _main(arguments: list[str]) -> int:
-    """Run the command zklock with the arguments of a process, and return its exit code. The process must have no other
-    threads.
+    """Run the ``zklock`` command with the given process arguments, and return the exit code of the command. The process
+    must have no other threads.
     """
 
 def _check_interpreter() -> None:
@@ -1195,7 +1195,7 @@ class _TaskLock:
         """Whether the task holds the lock and the hold is safe at this moment."""
     @property
     def state(self) -> LockState:
-        """The LockState in which the task holds the lock."""
+        """The state of the task's hold, a LockState."""
     @property
     def remaining(self) -> float:
         """The number of seconds for which the hold stays safe."""

@@ -88,8 +88,8 @@ pub unsafe extern "C" fn zkl_client_new(
 }
 
 /// Ends the session of a client, closes the client, and frees its handle. All holds of the client end when the session ends.
-/// Calls that wait for a lock of this client fail with ZKL_E_CLOSED. Later calls with the locks of the client also fail with
-/// ZKL_E_CLOSED. The caller must still free the handles of the locks, either before or after the client. The parameter
+/// Calls that wait for a lock of this client fail with ZKL_E_CLOSED. Later calls with the client's locks also fail with
+/// ZKL_E_CLOSED. The caller must still free the lock handles, either before or after it frees the client. The parameter
 /// `client` may be NULL. In a forked child, the call does not change the session of the parent.
 ///
 /// Before the client closes, it delivers its queued events, but only for a limited time. After this time, the client drops the
@@ -117,13 +117,13 @@ pub extern "C" fn zkl_client_free(client: *mut zkl_client) {
 /// callbacks nor for the server. Use this function in destructors and finalizers, which may run on a thread that a callback
 /// needs.
 ///
-/// The library drops the queued events, and no longer calls the client's callbacks. The ZKL_LISTEN_LOSS listeners are not
-/// called either. A callback that is running on another thread at this moment continues. After this callback has returned, the
-/// library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls all
-/// the client's other user_drop functions on the calling thread. The only exception is the callback that returns credentials
-/// (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is closed. Apart
-/// from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be NULL. In a forked
-/// child, the call does nothing.
+/// The library drops the queued events, and no longer calls the client's callbacks. The library does not call the
+/// ZKL_LISTEN_LOSS listeners either. A callback that is running on another thread at this moment continues. After this callback
+/// has returned, the library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the
+/// library calls all the client's other user_drop functions on the calling thread. The only exception is the callback that
+/// returns credentials (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client
+/// is closed. Apart from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be
+/// NULL. In a forked child, the call does nothing.
 ///
 /// Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
 /// Does not block. Any thread may call this function.
@@ -166,8 +166,9 @@ pub extern "C" fn zkl_client_state(client: *const zkl_client) -> i32 {
 
 /// Reports the session id of a client. The logs of the servers show the same id. A session id may be negative.
 ///
-/// Returns: the session id. The function returns 0 if the client has no session, or if the call failed. To find out whether a
-/// call failed, call zkl_client_state. After such a failure, zkl_client_state returns a negative status.
+/// Returns: the session id. The function returns 0 if the client has no session, or if the call failed. To distinguish these
+/// two cases, call zkl_client_state. If zkl_client_session_id failed, zkl_client_state also fails and returns a negative
+/// status.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_client_session_id(client: *const zkl_client) -> i64 {

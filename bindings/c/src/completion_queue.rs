@@ -10,8 +10,8 @@ use zklock_abi::handle::{self, Handle, HandleKind, Table};
 use crate::op::zkl_op;
 use crate::status::zkl_status;
 
-/// A queue of the operations that have ended. One thread or one event loop can wait for any number of operations: it polls the
-/// single descriptor of the queue. Without a queue, each operation needs its own descriptor (zkl_op_fd).
+/// A queue that reports which operations have ended. One thread or event loop can wait for any number of operations by polling
+/// the queue's single descriptor. Without a queue, each operation needs its own descriptor (zkl_op_fd).
 pub struct zkl_completion_queue(());
 
 impl Handle for zkl_completion_queue {
@@ -56,12 +56,12 @@ pub extern "C" fn zkl_completion_queue_fd(queue: *const zkl_completion_queue) ->
     ffi_call(|| handle::get(queue)?.descriptor())
 }
 
-/// Puts `key` into a completion queue when an operation ends, whether or not the operation succeeded. If the operation has
-/// already ended, the call puts the key into the queue at once. The program chooses the key, for example an index or an
-/// address, to find the operation again. Each call of this function makes the queue report the key once. If the program frees
-/// an operation that is still running, the queue still reports its key: at once for an acquire, and by the end of the
-/// operation for any other kind. A queue does not keep an operation alive, and freeing the queue does not affect its
-/// operations.
+/// Registers an operation with a completion queue. When the operation ends, with or without success, the library puts `key`
+/// into the queue. If the operation has already ended, the call puts the key into the queue at once. The program chooses a key
+/// by which it can find the operation again, for example an index or an address. Each call of this function makes the queue
+/// report the key once. If the program frees an operation that is still running, the queue still reports the operation's key:
+/// at once for an acquire, and no later than the end of the operation for any other kind. A queue does not keep an operation
+/// alive, and freeing the queue does not affect its operations.
 ///
 /// Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.

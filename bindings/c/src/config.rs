@@ -20,7 +20,7 @@ use crate::status::zkl_status;
 const MAX_AUTH: usize = 64 * 1024;
 
 /// The settings of a client. Each call of zkl_client_new copies the settings. A program can therefore use one config for many
-/// clients, change the config after a client was made, and free the config at any time.
+/// clients, change the config after making a client, and free the config at any time.
 pub struct zkl_config(());
 
 /// The object that a `zkl_config` handle identifies.
@@ -92,9 +92,9 @@ pub extern "C" fn zkl_config_set_connect_timeout_ms(config: *mut zkl_config, ms:
 /// default is a third of the negotiated session timeout. A larger lease margin makes holds safer. With a smaller lease margin,
 /// holds survive longer interruptions of the connection.
 ///
-/// If the lease margin is larger than two thirds of the session timeout, the library reduces the lease margin to two thirds.
-/// After a period without traffic, the session lease can be shorter than the lease margin implies, because the servers may not
-/// have received the client's last requests.
+/// If the lease margin is larger than two thirds of the session timeout, the library reduces the lease margin to two thirds of
+/// the session timeout. After a period without traffic, the session lease can be shorter than the lease margin implies, because
+/// the servers may not have received the client's last requests.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn zkl_config_set(
 }
 
 /// Reads options from a file, and sets the options in the config. The options file must be UTF-8 text of at most 64 KiB, with
-/// one "name = value" on each line. The function ignores empty lines and lines that begin with #. If a # follows a value, it
+/// one "name = value" on each line. The function ignores empty lines and lines that begin with #. If a # follows a value, the #
 /// is part of the value. If the file contains an error, the function sets no option.
 ///
 /// Returns: ZKL_OK. On failure:
@@ -147,8 +147,9 @@ pub unsafe extern "C" fn zkl_config_load(config: *mut zkl_config, file: *const c
 }
 
 /// Adds credentials to a config, for example the scheme "digest" with "user:password". On every connection, the client sends
-/// all credentials in the order in which the program added them. The parameter `scheme` is a string. The parameter `auth`
-/// points to len bytes, at most 64 KiB. The parameter `auth` may be NULL if `len` is 0. The config copies scheme and auth.
+/// all credentials in the order in which the program added them. The parameter `scheme` is a string. The parameter `auth` must
+/// point to `len` bytes. The maximum `len` is 64 KiB. The parameter `auth` may be NULL if `len` is 0. The config copies scheme
+/// and auth.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -168,16 +169,17 @@ pub unsafe extern "C" fn zkl_config_add_auth(
     })
 }
 
-/// A callback that returns credentials. The callback writes the credentials to `buf`, which has `size` bytes, and returns their
-/// length. If the callback fails, it returns a negative number. The callback must return normally. A callback must not throw an
-/// exception or call longjmp.
+/// A callback that returns credentials. The callback must write the credentials to `buf`, which has `size` bytes, and must
+/// return the length of the credentials. If the callback fails, it must return a negative number. The callback must return
+/// normally. A callback must not throw an exception or call longjmp.
 pub type zkl_auth_cb = Option<unsafe extern "C" fn(user: *mut c_void, buf: *mut c_char, size: usize) -> i64>;
 
-/// Sets a config's callback that returns the credentials for a scheme. For example, the scheme "digest" uses credentials of
-/// the form "user:password". Each client made with this config calls `cb` before each attempt to connect, and passes `user` to
-/// `cb`. The callback can therefore return other credentials after a rotation. On each connection, the client first sends the
-/// credentials from earlier calls of zkl_config_add_auth, and then the result of `cb`. The buffer that the library passes to
-/// `cb` is 64 KiB long. The library erases the buffer, and erases its copy of the credentials after it has sent them.
+/// Sets a callback in a config. The callback returns the credentials for one scheme. For example, the scheme "digest" uses
+/// credentials of the form "user:password". Each client made with this config calls `cb` before each attempt to connect, and
+/// passes `user` to `cb`. The callback can therefore return new credentials after a credential rotation. On each connection,
+/// the client first sends the credentials from earlier calls of zkl_config_add_auth, and then the result of `cb`. The buffer
+/// that the library passes to `cb` is 64 KiB long. The library erases the buffer. After the library sends the credentials, it
+/// also erases its copy of the credentials.
 ///
 /// The library calls `cb` on a thread that it starts for this purpose. Different clients can call `cb` at the same time. For one
 /// client, the library makes one call at a time. The callback may block. A slow callback delays only the attempt to connect.
@@ -192,9 +194,9 @@ pub type zkl_auth_cb = Option<unsafe extern "C" fn(user: *mut c_void, buf: *mut 
 /// callback. If `cb` is NULL, the call removes the callback for the scheme and calls `user_drop` at once. If `user_drop` is
 /// not NULL, the library calls `user_drop` once, when neither the config nor an open client uses the callback any more.
 ///
-/// The function zkl_client_free does not wait for calls of `cb` to return. When zkl_client_free returns, one call may still be
-/// running or be about to begin. In this case, the library calls `user_drop` after `cb` has returned. A program must therefore
-/// keep everything that the callback uses until the library calls `user_drop`.
+/// The function zkl_client_free does not wait for calls of `cb` to return. When zkl_client_free returns, one call of `cb` can
+/// still be running or be about to begin. In this case, the library calls `user_drop` after `cb` has returned. A program must
+/// therefore keep everything that the callback uses until the library calls `user_drop`.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL. On failure, the library does not use the pointer
 /// `user` and does not call `user_drop`.
@@ -248,11 +250,11 @@ fn auth_callback(
     }
 }
 
-/// Controls whether mutexes and read/write locks wait in one queue with locks of kazoo on the same path. If `wait` is 1, locks
-/// of zklock and kazoo share one queue. If `wait` is 0 and a kazoo lock uses the path, an acquire fails with ZKL_E_FOREIGN. The
-/// default is 0. Programs that migrate from kazoo to zklock need this setting. During a migration, kazoo locks must also wait
-/// for zklock locks. To make a kazoo lock wait for a mutex of zklock, construct the kazoo lock with
-/// extra_lock_patterns=["-lock-"]. To make a kazoo lock wait for a read/write lock of zklock, construct the kazoo lock with
+/// Controls whether mutexes and read/write locks share one queue with kazoo locks on the same path. If `wait` is 1, zklock
+/// locks and kazoo locks share one queue. If `wait` is 0 and a kazoo lock uses the path, an acquire fails with ZKL_E_FOREIGN.
+/// The default is 0. Programs that migrate from kazoo to zklock need this setting. During a migration, kazoo locks must also
+/// wait for zklock locks. To make a kazoo lock wait for a zklock mutex, construct the kazoo lock with
+/// extra_lock_patterns=["-lock-"]. To make a kazoo lock wait for a zklock read/write lock, construct the kazoo lock with
 /// extra_lock_patterns=["__READ__", "__WRIT__"].
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.

@@ -13,7 +13,7 @@ use crate::status::zkl_status;
 
 /// Selects the thread that calls the callbacks for events and revocation requests. If `poll` is 0, the library calls the
 /// callbacks on its event thread. The default is 0. If `poll` is 1, the program must call zkl_client_dispatch_events whenever
-/// the descriptor of zkl_client_event_fd is readable.
+/// the descriptor that zkl_client_event_fd returns is readable.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.

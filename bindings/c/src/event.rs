@@ -15,7 +15,8 @@ pub const ZKL_EVENT_CLIENT: i32 = 0;
 /// The state of a lock hold, or of leases, changed. The state and previous fields contain ZKL_LOCK_* values.
 pub const ZKL_EVENT_LOCK: i32 = 1;
 
-/// A state change. All memory of the struct belongs to the library and is valid until the callback returns.
+/// A state change. The struct and the memory that it points to belong to the library. Both are valid until the callback
+/// returns.
 #[repr(C)]
 pub struct zkl_event {
     /// The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
@@ -27,8 +28,8 @@ pub struct zkl_event {
     pub state: i32,
     /// The previous state.
     pub previous: i32,
-    /// The lock of the hold. This field is NULL if the event is about a session or leases, or if the lock was freed. A
-    /// multi-lock causes a separate event for each member lock.
+    /// The lock of the hold. This field is NULL if the event is about a session or leases, or if the lock was freed. For a
+    /// multi-lock, the library reports a separate event for each member lock.
     pub lock: *mut zkl_lock,
     /// The path of the lock or of the semaphore; NULL if the event is about a session.
     pub path: *const c_char,

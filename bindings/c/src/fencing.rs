@@ -13,11 +13,11 @@ use crate::status::zkl_status;
 
 /// Gets the fencing token of the calling thread's hold. A fencing token is a number that grows with every hold of the path. A
 /// store can remember the largest token that it has seen, and refuse requests with a smaller token. A store that refuses
-/// smaller tokens is safe from writers that have lost their lock without noticing the loss.
+/// smaller tokens is safe from writers that have lost their lock but have not detected the loss.
 ///
 /// If the member locks of a multi-lock joined their queues in one transaction, all member locks have the same token. If the
-/// member locks of a multi-lock have different tokens, the function gets the smallest token. If the tokens differ, give each
-/// store the token of the member lock that protects it.
+/// member locks of a multi-lock have different tokens, the function gets the smallest token. In this case, give each store the
+/// token of the member lock that protects the store.
 ///
 /// Returns: ZKL_OK, with the token in `*token_out`. On failure:
 /// - ZKL_E_NOT_OWNER if the calling thread has no hold, even if another owner holds the lock.
@@ -79,11 +79,11 @@ pub unsafe extern "C" fn zkl_fencing_pass(lock: *const zkl_lock, fencing_pass_ou
 /// multi-locks. A read lock may have several holders. The token of a waiter is not valid. A token for semaphore leases becomes
 /// valid once the owner of the leases has left the semaphore's inner mutex.
 ///
-/// The result is correct for some moment after the call began, even if the client's server lags behind the other servers. The
+/// The result was correct at some moment after the call began, even if the client's server lags behind the other servers. The
 /// result may be outdated by the time the program reads it. A store must therefore compare tokens, even if the program calls
 /// zkl_fence_check (docs/fencing.md). To check its own hold, a program should call zkl_is_held instead. The function
-/// zkl_is_held sends no request, and takes the session lease into account. The function zkl_fence_check considers a hold to
-/// exist as long as the hold's node exists.
+/// zkl_is_held sends no request, and takes the session lease into account. For zkl_fence_check, a hold exists as long as the
+/// hold's node exists.
 ///
 /// Returns: ZKL_OK, with 1 in `*valid_out` if the hold still exists, and 0 if the hold or the path does not exist. A call that
 /// fails does not write `*valid_out`, so the caller must not read it. On failure:

@@ -21,9 +21,9 @@ use crate::status::zkl_status;
 /// The listener receives every change of every hold.
 pub const ZKL_LISTEN_ALL: i32 = 0;
 /// The listener receives only losses. A loss occurs when a hold changes from ZKL_LOCK_HELD or ZKL_LOCK_SUSPENDED to
-/// ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST, or when the client of the hold is freed. If the client is freed, the new state in the
-/// event is ZKL_LOCK_FREE. The function zkl_client_free waits up to one second for this callback before it ends the session.
-/// While zkl_client_free waits for the callback, no other client can acquire the lock.
+/// ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST, or when the program frees the hold's client. If the program frees the client, the new
+/// state in the event is ZKL_LOCK_FREE. The function zkl_client_free waits up to one second for the listener's callback before
+/// it ends the session. While zkl_client_free waits for the callback, no other client can acquire the lock.
 pub const ZKL_LISTEN_LOSS: i32 = 1;
 
 const _: () = {
@@ -53,16 +53,17 @@ impl Handle for zkl_listener {
 /// one at a time. A program can also call the callbacks on its own threads (zkl_config_set_poll_events). The section Callbacks
 /// above describes which functions `cb` may call.
 ///
-/// If a hold and the session change at the same moment, the client reports the event of the hold first. For example, a hold
-/// becomes SUSPENDED before the session becomes SUSPENDED. Each client queues up to 1024 separate events. If the queue is
-/// full, the client merges the events of each hold into one event, and the events of the session into another. Merging drops
-/// intermediate states. Even after a merge, the previous state in an event equals the new state in the event before it. The
-/// last event contains the current state. The client always reports the loss of a hold. If several sessions are lost one after
-/// the other during the merging, the client may report only one of these losses.
+/// If a hold and the session change at the same moment, the client reports the hold's event first. For example, the client
+/// reports ZKL_LOCK_SUSPENDED for a hold before it reports ZKL_STATE_SUSPENDED for the session. Each client queues up to 1024
+/// separate events. If the queue is full, the client merges the events of each hold into one event, and the events of the
+/// session into another. Merging drops intermediate states. Even after a merge, the previous state in an event equals the new
+/// state in the event before it. The last event contains the current state. The client always reports the loss of a hold. If
+/// the client loses several sessions one after the other while it merges events, the client sometimes reports only one of these
+/// losses.
 ///
-/// If `user_drop` is not NULL, the library calls `user_drop` once, after the last call of `cb` has returned. The library calls
-/// `user_drop` when neither the config nor an open client uses the callback any more. If `cb` is NULL, the config has no
-/// callback, and the library calls `user_drop` at once.
+/// If `user_drop` is not NULL, the library calls `user_drop` once. This call occurs when neither the config nor an open client
+/// uses the callback any more, and the last call of `cb` has returned. If `cb` is NULL, the config has no callback, and the
+/// library calls `user_drop` at once.
 ///
 /// Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL. On failure, the library does not use the pointer `user` and
 /// does not call `user_drop`.
@@ -85,7 +86,7 @@ pub unsafe extern "C" fn zkl_config_set_event_callback(
 ///
 /// After the function has returned, the previous callback is not running on another thread, and the library does not call this
 /// callback again. If the previous callback itself calls zkl_client_set_event_callback, the function does not wait. If
-/// `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced or the client was freed. The library
+/// `user_drop` is not NULL, the library calls `user_drop` after the callback is replaced or the client is freed. The library
 /// calls `user_drop` only once, after the last call of `cb` has returned.
 ///
 /// Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the library does not
@@ -112,7 +113,7 @@ pub unsafe extern "C" fn zkl_client_set_event_callback(
 /// zkl_config_set_event_callback apply to these calls. Other callbacks and listeners also receive these events. The client may
 /// call `cb` before zkl_client_listen returns. The caller must free the new listener, `*listener_out`, with zkl_listener_free.
 ///
-/// If `user_drop` is not NULL, the library calls `user_drop` after the listener or the client was freed. The library calls
+/// If `user_drop` is not NULL, the library calls `user_drop` after the listener or the client is freed. The library calls
 /// `user_drop` only once, after the last call of `cb` has returned.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the
@@ -144,7 +145,7 @@ pub unsafe extern "C" fn zkl_client_listen(
 ///
 /// The listener receives changes that are still queued, and all later changes. Register the listener before the program
 /// acquires the lock, or query the state of the lock after the registration. The token and the fencing_pass in an event
-/// identify the hold. A listener remains registered when its lock is freed. After the lock was freed, the listener still
+/// identify the hold. A listener remains registered when its lock is freed. After the lock is freed, the listener still
 /// receives an event when a hold ends. In such an event, the lock field is NULL.
 ///
 /// Returns: the statuses of zkl_client_listen. The call also fails with ZKL_E_INVALID if the parameter `events` is not a
@@ -219,9 +220,9 @@ pub extern "C" fn zkl_listener_free(listener: *mut zkl_listener) {
 ///
 /// After the function has returned, the previous callback is not running on another thread, and the library does not call this
 /// callback again. If the previous callback itself calls zkl_lock_set_event_callback, the function does not wait. If
-/// `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced, or after the lock or its client was
-/// freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock
-/// when the library is just about to call `cb`, the library may still make that call.
+/// `user_drop` is not NULL, the library calls `user_drop` after the callback is replaced, or after the lock or its client is
+/// freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock when
+/// the library is about to call `cb`, the library can still make that call.
 ///
 /// Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the library does not
 /// use the pointer `user` and does not call `user_drop`.

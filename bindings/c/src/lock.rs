@@ -21,8 +21,8 @@ pub const ZKL_LOCK_HELD: i32 = 11;
 pub const ZKL_LOCK_SUSPENDED: i32 = 12;
 /// The session lease has ended, and the hold may be lost. An uncertain hold later becomes ZKL_LOCK_HELD or ZKL_LOCK_LOST.
 pub const ZKL_LOCK_UNCERTAIN: i32 = 13;
-/// The hold is lost and cannot become safe again, because its session ended or its node was deleted. A release of a lost hold
-/// fails with ZKL_E_LOST, and ends the state ZKL_LOCK_LOST.
+/// The hold is lost and cannot become safe again, because its session ended or its node was deleted. Releasing a lost hold
+/// fails with ZKL_E_LOST, but still ends the state ZKL_LOCK_LOST.
 pub const ZKL_LOCK_LOST: i32 = 14;
 
 const _: () = {
@@ -125,9 +125,9 @@ pub unsafe extern "C" fn zkl_semaphore_mutex_new(
 /// same znodes as Curator's InterProcessReadWriteLock in version 5.5 and later. The function sends no request to a server.
 ///
 /// Both locks are re-entrant, and each thread has its own holds. A thread that holds the write lock may also acquire the read
-/// lock. If the thread then releases the write lock, the thread keeps the read lock. No other writer can acquire the write lock
-/// during this downgrade. If a thread that holds only the read lock tries to acquire the write lock, the acquire fails with
-/// ZKL_E_DEADLOCK.
+/// lock. If the thread then releases the write lock, the thread keeps the read lock. During this downgrade from the write lock
+/// to the read lock, no other writer can acquire the write lock. If a thread that holds only the read lock tries to acquire the
+/// write lock, the acquire fails with ZKL_E_DEADLOCK.
 ///
 /// The caller must free the new locks, `*read_out` and `*write_out`, with zkl_lock_free. The caller may free the two locks in
 /// any order. On failure, the function writes neither `*read_out` nor `*write_out`.
@@ -177,8 +177,8 @@ pub unsafe extern "C" fn zkl_rwlock_new(
 /// The caller still owns the handles of the member locks. If the program frees a member lock or its client, the multi-lock
 /// becomes unusable. Current waits and later calls then fail with ZKL_E_CLOSED. The caller must free the new lock, `*lock_out`,
 /// with zkl_lock_free. When the multi-lock is freed, calls that wait for the multi-lock fail with ZKL_E_CLOSED. Freeing the
-/// multi-lock does not change the member locks. Two locks with the same path must not belong to two clients of one ensemble,
-/// because the multi-lock would wait for itself.
+/// multi-lock does not change the member locks. A multi-lock must not contain two locks that have the same path and belong to
+/// different clients of one ensemble. Such a multi-lock would wait for itself.
 ///
 /// Returns: ZKL_OK. On failure:
 /// - ZKL_E_INVALID if `count` is 0 or too large, or if two locks of one client have the same path.
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn zkl_multi_new(
 /// acquires its locks in the same way. Use this function if other programs use Curator multi-locks on the same paths. All
 /// programs must list the locks in the same order. All other rules of zkl_multi_new also apply to this function.
 ///
-/// A multi-lock made with zkl_multi_new can deadlock with a Curator multi-lock. The multi-lock of zklock detects the deadlock,
+/// A multi-lock made with zkl_multi_new can deadlock with a Curator multi-lock. The zklock multi-lock detects the deadlock,
 /// leaves its queues, and joins the queues again after about a third of a second. Multi-locks made with zkl_multi_new_in_order
 /// can deadlock if programs list the same locks in different orders.
 ///
@@ -251,7 +251,7 @@ fn insert(session: &ClientObject, lock: Lock) -> Result<*mut zkl_lock> {
 /// call does not change the holds of the parent.
 ///
 /// Freeing a member lock of a multi-lock also closes the multi-lock. Freeing a multi-lock does not change its member locks: an
-/// owner that holds them still holds them. Release a multi-lock before you free it.
+/// owner that holds the member locks continues to hold them. Release a multi-lock before you free it.
 ///
 /// Returns nothing. If `lock` is not a live handle, the call has no effect. The last error message does not change.
 /// Does not block. Any thread may call this function.
@@ -272,16 +272,16 @@ pub extern "C" fn zkl_lock_free(lock: *mut zkl_lock) {
 /// - ZKL_E_CANCELED if zkl_cancel ended the wait.
 /// - ZKL_E_CLOSED if zkl_lock_free or zkl_client_free closed the lock.
 /// - ZKL_E_DEADLOCK if the thread already holds a lock on the path through another handle of the client, and would therefore
-///   wait for itself. A semaphore mutex does not check for this deadlock.
-/// - ZKL_E_DEADLOCK if the thread holds only the read lock of a read/write lock and acquires the write lock. The call checks
-///   the holds of the thread at its start, and not its pending acquires (zkl_acquire_start).
+///   wait for itself. For a semaphore mutex, the call does not check for this deadlock.
+/// - ZKL_E_DEADLOCK if the thread holds only the read lock of a read/write lock and acquires the write lock. When the call
+///   starts, it checks the thread's holds, but not the thread's pending acquires (zkl_acquire_start).
 /// - ZKL_E_DEADLOCK if a callback makes the call (section Callbacks above).
 /// - ZKL_E_LOST if the thread has lost an earlier hold of this lock, and has not released the lost hold yet.
 /// - ZKL_E_FOREIGN if another lock recipe uses the path.
 /// - ZKL_E_EXHAUSTED if the path has no sequence numbers left, or if the node paths of the client would exceed
 ///   session.max_path_bytes (docs/sizing.md).
-/// - ZKL_E_INVALID if the nodes of a multi-lock are too large for one transaction of the server.
-/// - ZKL_E_INVALID if the servers do not accept the access control lists of the client (docs/acl.md).
+/// - ZKL_E_INVALID if the nodes of a multi-lock are too large for one server transaction.
+/// - ZKL_E_INVALID if the servers do not accept the client's access control lists (docs/acl.md).
 /// - Other failures: ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_CONNECTION, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
 ///   ZKL_E_INTERNAL.
 ///
@@ -320,15 +320,16 @@ pub extern "C" fn zkl_acquire_timeout(lock: *mut zkl_lock, timeout_ms: i64) -> z
 /// Returns: ZKL_OK if the hold count is still above 0. If the hold count is 0, the call returns ZKL_OK after the server has
 /// confirmed that the node of the lock is deleted. After a local hand-over to another thread of this process
 /// (zkl_mutex_set_local_handover), the call returns ZKL_OK without a request to a server. On failure:
-/// - ZKL_E_NOT_OWNER if the thread does not hold the lock, or does not hold a member lock. The call does not change locks that
-///   the thread does not hold. For a semaphore mutex, this status means that no thread holds the lock through this handle.
+/// - ZKL_E_NOT_OWNER if the thread does not hold the lock, or does not hold every member lock of a multi-lock. The call does
+///   not change locks that the thread does not hold. For a semaphore mutex, this status means that no thread holds the lock
+///   through this handle.
 /// - ZKL_E_LOST if the hold was lost before the release. After the loss, another owner may have held the lock.
 /// - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library keeps trying to delete the
 ///   node.
 /// - ZKL_E_CLOSED if the lock, a member lock or the client was freed. The call still releases the other member locks of a
 ///   multi-lock.
-/// - ZKL_E_DENIED if the client may not delete its node. The node remains until zkl_client_free closes the client, or until an
-///   operator grants the permission (docs/acl.md).
+/// - ZKL_E_DENIED if an access control list does not allow the client to delete its node. The node remains until
+///   zkl_client_free closes the client, or until an operator grants the permission (docs/acl.md).
 /// - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_SERVER, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 ///
 /// The call decrements the hold count even if it fails with ZKL_E_LOST, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH,
@@ -351,7 +352,7 @@ pub extern "C" fn zkl_release_nowait(lock: *mut zkl_lock) -> zkl_status {
     status(|| handle::get(lock)?.release_nowait())
 }
 
-/// Cancels every call, in any thread, that is waiting for the lock through this handle. The waiting calls fail with
+/// Cancels every call that is waiting for the lock through this handle, in all threads. The waiting calls fail with
 /// ZKL_E_CANCELED. The call does not affect later waits or existing holds. A call that is about to acquire the lock may still
 /// return ZKL_OK despite the cancellation. To end waits for a multi-lock, pass the handle of the multi-lock, not the handle of
 /// a member lock.
@@ -364,9 +365,9 @@ pub extern "C" fn zkl_cancel(lock: *mut zkl_lock) -> zkl_status {
 }
 
 /// Reports whether the calling thread holds the lock, and whether the hold is safe at this moment. A hold is safe if, according
-/// to the clock of this machine, its session cannot have expired yet. The function ignores the holds of other threads. A
-/// thread that has acquired a semaphore mutex holds it until any thread releases it. For a multi-lock, the result is 1 only if
-/// the thread holds all member locks.
+/// to the clock of this machine, its session cannot have expired yet. The function ignores the holds of other threads. A thread
+/// that acquires a semaphore mutex holds the semaphore mutex until this thread or another thread releases it. For a multi-lock,
+/// the result is 1 only if the thread holds all member locks.
 ///
 /// Returns: 1 or 0. If an error occurs, the function returns 0, and zkl_last_error_message explains the error. An unsafe hold
 /// is not an error, and does not change the last error message. To get an error status instead of 0, call zkl_lock_state.
@@ -388,8 +389,8 @@ pub extern "C" fn zkl_is_held_in_process(lock: *const zkl_lock) -> i32 {
 }
 
 /// Reports the state of the calling thread's hold. The state is ZKL_LOCK_FREE if the calling thread has no hold, even if
-/// another owner holds the lock. The state of a multi-lock is the worst state of its member locks. If a member lock is not
-/// held, the state of the multi-lock is ZKL_LOCK_FREE.
+/// another owner holds the lock. The state of a multi-lock is the worst state of its member locks. If the thread does not hold
+/// every member lock, the state of the multi-lock is ZKL_LOCK_FREE.
 ///
 /// Returns: one of the ZKL_LOCK_* values, which are all 10 or more. On failure: a negative status (ZKL_E_HANDLE, ZKL_E_FORKED,
 /// ZKL_E_CLOSED or ZKL_E_INTERNAL). Does not block. Any thread may call this function.
@@ -409,8 +410,9 @@ pub extern "C" fn zkl_lock_state_in_process(lock: *const zkl_lock) -> i32 {
     ffi_call(|| Ok(handle::get(lock)?.state_in_process()? as i32))
 }
 
-/// Gets how long the calling thread's hold remains safe even if no server answers. The time is in milliseconds, rounded down.
-/// If the hold is not safe now, the time is 0. For a multi-lock, the function gets the shortest time of all member locks.
+/// Gets the time for which the calling thread's hold remains safe even if no server answers. The time is in milliseconds,
+/// rounded down. If the hold is not safe now, the time is 0. For a multi-lock, the function gets the shortest time of all
+/// member locks.
 ///
 /// Returns: the statuses of zkl_fencing_token. On success, `*remaining_ms_out` contains the time.
 /// Does not block. Any thread may call this function.
@@ -425,8 +427,8 @@ pub unsafe extern "C" fn zkl_remaining_ms(lock: *const zkl_lock, remaining_ms_ou
     })
 }
 
-/// Gets how long a hold of this handle stays safe even if no server answers. Any owner in this process may have acquired the
-/// hold. This function is for monitoring.
+/// Gets the time for which a hold that was acquired through this handle remains safe even if no server answers. The hold can
+/// belong to any owner in this process. This function is for monitoring.
 ///
 /// Returns: the statuses of zkl_fencing_token_in_process. On success, `*remaining_ms_out` contains the time.
 /// Does not block. Any thread may call this function.
@@ -500,8 +502,8 @@ pub unsafe extern "C" fn zkl_lock_set_data(lock: *mut zkl_lock, data: *const c_v
     })
 }
 
-/// Gets the path of the node by which the calling thread holds the lock. The path does not contain the client's chroot. A
-/// program can check in a ZooKeeper transaction that this node exists. If the lock was lost, the transaction fails.
+/// Gets the path of the node that represents the calling thread's hold. The path does not contain the client's chroot. In a
+/// ZooKeeper transaction, a program can check that this node exists. If the lock was lost, the transaction then fails.
 ///
 /// The function writes the path, with a terminating NUL, to the buffer `buf`. This buffer has `size` bytes. The function
 /// stores the required buffer size, in bytes, in `*needed_out`. If `size` is 0, `buf` may be NULL.

@@ -46,7 +46,7 @@ pub struct zkl_log_field {
     pub value: *const c_char,
 }
 
-/// A line of the log. All memory of the struct belongs to the library and is valid until the callback returns.
+/// A log line. The struct and the memory that it points to belong to the library. Both are valid until the callback returns.
 #[repr(C)]
 pub struct zkl_log {
     /// The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
@@ -80,14 +80,15 @@ pub type zkl_log_cb = Option<unsafe extern "C" fn(user: *mut c_void, log: *const
 /// nothing. Before a call turns logging off, it waits up to two seconds for the delivery of queued lines.
 ///
 /// The event thread calls `cb` for one line at a time, even if clients poll their events. With zkl_set_log_polling, the
-/// program itself calls the callback. The event thread runs as long as a log callback is set. The lines of each client arrive
-/// in the order in which the logged events occurred. The section Callbacks above describes which functions `cb` may call. Of
-/// the lines that `cb` itself causes on the event thread, the library delivers only warnings and errors.
+/// callback instead runs on the thread that calls zkl_log_dispatch. The event thread runs as long as a log callback is set. The
+/// lines of each client arrive in the order in which the logged events occurred. The section Callbacks above describes which
+/// functions `cb` may call. If `cb` itself causes log lines on the event thread, the library delivers only the warnings and
+/// errors among these lines.
 ///
 /// While `cb` runs, the library queues up to 4096 lines. If the queue is full, the library drops further lines. The library
 /// later logs the number of dropped lines with the target "zklock::log".
 ///
-/// If `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced or removed. The library calls
+/// If `user_drop` is not NULL, the library calls `user_drop` after the callback is replaced or removed. The library calls
 /// `user_drop` only once, after the last call of `cb` has returned. If `cb` is NULL or `level` is ZKL_LOG_OFF, the library
 /// calls `user_drop` at once. In a forked child, the library calls neither the callback nor the `user_drop` of the parent.
 ///
@@ -108,11 +109,12 @@ pub unsafe extern "C" fn zkl_set_log_callback(
     status(|| set(level, cb, user, user_drop, || Ok((LogDispatch::EventThread, None))))
 }
 
-/// Sets the callback for log lines, for programs that dispatch log lines themselves. The program watches the descriptor of
-/// zkl_log_event_fd, and calls zkl_log_dispatch. No library thread calls `cb` or `user_drop`. This function is for
-/// programs that cannot run a callback on a library thread. All other rules of zkl_set_log_callback also apply to this
-/// function. Each of the two functions replaces the callback that the other one has set. Before a call turns logging off, it
-/// delivers the queued lines on the calling thread.
+/// Sets the callback for log lines, for programs that dispatch log lines themselves. The program must watch the descriptor that
+/// zkl_log_event_fd returns, and must call zkl_log_dispatch when the descriptor is readable. No library thread calls `cb` or
+/// `user_drop`. This function is for programs that cannot run a callback on a library thread. All other rules of
+/// zkl_set_log_callback also apply to this function. The functions zkl_set_log_polling and zkl_set_log_callback each replace
+/// the callback that the other function set. Before a call turns logging off, it delivers the queued lines on the calling
+/// thread.
 ///
 /// Returns: the statuses of zkl_set_log_callback.
 /// Blocks while the previous callback is running, unless the previous callback itself makes the call. Any thread may call this

@@ -35,8 +35,8 @@ pub struct zkl_histogram {
     pub buckets: [u64; ZKL_HISTOGRAM_BUCKETS],
 }
 
-/// The metrics that a client had at the time of the call. The gauges show the current state of the client. The counters and
-/// the histograms show the activity since the client was made. The value of a counter never decreases.
+/// A client's metrics at the time of the call. The gauges show the current state of the client. The counters and the histograms
+/// show the activity since the client was made. The value of a counter never decreases.
 ///
 /// If a multi-lock joins its queues in one transaction, the metrics count one acquire, and one hold for each member lock. If a
 /// multi-lock is acquired in several steps, each step counts as one acquire for the client that performs the step. The metrics
@@ -44,8 +44,8 @@ pub struct zkl_histogram {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct zkl_metrics {
-    /// The number of bytes that zkl_client_metrics has written. Later versions only add fields at the end. The library does not
-    /// know any field beyond this number of bytes.
+    /// The number of bytes that zkl_client_metrics wrote. Later versions only add fields at the end. The function
+    /// zkl_client_metrics did not write any field beyond this number of bytes.
     pub size: u32,
     /// The state of the session: a ZKL_STATE_*.
     pub state: i32,
@@ -64,7 +64,7 @@ pub struct zkl_metrics {
     pub acquires_ok: u64,
     /// The number of acquires that ended with ZKL_E_TIMEOUT because other participants were ahead.
     pub acquires_timeout: u64,
-    /// The number of acquires that the program canceled or closed. They ended with ZKL_E_CANCELED, or with ZKL_E_CLOSED because
+    /// The number of acquires that ended with ZKL_E_CANCELED because the program canceled them, or with ZKL_E_CLOSED because
     /// the program freed the handle or the client.
     pub acquires_canceled: u64,
     /// The number of acquires that ended with ZKL_E_CONNECTION because no server answered in time.
@@ -102,7 +102,8 @@ pub struct zkl_metrics {
     pub connections_lost: u64,
     /// The number of sessions that began.
     pub sessions: u64,
-    /// The number of sessions that ended although the program had not closed the client. All holds of such a session were lost.
+    /// The number of sessions that ended even though the program did not close the client. All holds of such a session were
+    /// lost.
     pub sessions_lost: u64,
     /// The number of requests sent to servers, not counting pings and handshakes.
     pub requests: u64,
@@ -129,9 +130,9 @@ pub struct zkl_metrics {
 /// the session was lost. The page docs/observability.md explains which metrics to watch.
 ///
 /// The parameter `size` is the program's sizeof(zkl_metrics), and must be at least 4. The function writes size bytes to
-/// `metrics_out`, or fewer bytes if the library's struct is smaller. The first field then contains the number of bytes that
-/// the function has written. If the library is older than the header that the program was compiled with, the function does not
-/// write the newer fields. A program that may run with an older library should set the struct to zero before the call.
+/// `metrics_out`, or fewer bytes if the library's struct is smaller. In both cases, the first field contains the number of
+/// bytes that the function wrote. If the library is older than the header that the program was compiled with, the function does
+/// not write the newer fields. A program that may run with an older library should set the struct to zero before the call.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -154,7 +155,8 @@ pub unsafe extern "C" fn zkl_client_metrics(
 
 /// Gets a client's metrics in the Prometheus text format (exposition format, version 0.0.4). An HTTP server should serve the
 /// text with the content type "text/plain; version=0.0.4". The text is about 12 KiB long, and it can become longer between two
-/// calls. Provide a larger buffer than necessary, or repeat the call if the text does not fit.
+/// calls. Provide a buffer that is larger than the size that an earlier call reported, or repeat the call if the text does not
+/// fit.
 ///
 /// The function adds the given labels to every metric. Labels distinguish this client from other clients. Labels use the
 /// Prometheus format: name="value",other="value". A value can contain the escapes \\, \" and \n. If `labels` is NULL, the

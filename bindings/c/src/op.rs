@@ -24,9 +24,9 @@ use crate::status::zkl_status;
 /// The calling thread as the owner of a hold. Every other number, including 0, is an owner number that the program chooses.
 pub(crate) const ZKL_OWNER_THREAD: u64 = u64::MAX;
 
-/// An operation in progress: an acquire, or another call that a *_start function has started. An operation continues even if no
-/// thread waits for it. An acquire ends within its timeout. Any other operation takes at most as long as the blocking
-/// form of the call. The results of an operation come from zkl_op_result (every operation), zkl_op_leases,
+/// An operation that a *_start function starts: an acquire or another call. An operation continues even if no thread waits for
+/// it. An acquire ends within its timeout. Any other operation takes at most as long as the blocking form of the call. The
+/// function zkl_op_result returns the status of every operation. The other results of an operation come from zkl_op_leases,
 /// zkl_op_value, zkl_op_participant, zkl_op_client and zkl_op_semaphore.
 pub struct zkl_op(());
 
@@ -60,10 +60,10 @@ impl Handle for zkl_op {
     }
 }
 
-/// Starts acquiring the lock for an owner, without waiting for the result. Otherwise, this function follows the rules of
-/// zkl_acquire_timeout. The parameter `owner` is ZKL_OWNER_THREAD for the calling thread. Any other number, including 0, is an
-/// owner number that the program chooses, for example for a task or a request. The hold belongs to the given owner. This owner
-/// can re-enter the lock, and any thread may act for this owner. The caller must free the new operation, `*op_out`, with
+/// Starts acquiring the lock for an owner, without waiting for the result. All other rules of zkl_acquire_timeout also apply to
+/// this function. To acquire the lock for the calling thread, pass ZKL_OWNER_THREAD as `owner`. Any other number, including 0,
+/// is an owner number that the program chooses, for example for a task or a request. The hold belongs to the given owner. This
+/// owner can re-enter the lock, and any thread may act for this owner. The caller must free the new operation, `*op_out`, with
 /// zkl_op_free.
 ///
 /// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports how the acquire ends. On failure:
@@ -183,9 +183,9 @@ pub extern "C" fn zkl_op_wait(op: *mut zkl_op, timeout_ms: i64) -> zkl_status {
     })
 }
 
-/// Checks whether the calling thread may wait for other participants. A program that starts an operation and then waits for it
-/// can call this function before the start. In a callback, the wait would fail, but the operation would already have joined its
-/// queue.
+/// Checks whether the calling thread may wait for other participants. A program that starts an operation and then waits for the
+/// operation can call this function first. Without this check, a wait in a callback fails only after the operation has joined
+/// its queue.
 ///
 /// Returns: ZKL_OK if the thread may wait, ZKL_E_DEADLOCK if a callback makes the call, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -196,8 +196,8 @@ pub extern "C" fn zkl_check_may_wait() -> zkl_status {
 
 /// Cancels an operation that acquires, connects, or waits for a loss. A canceled operation ends with ZKL_E_CANCELED, and the
 /// library deletes the node of a canceled acquire. An operation that is about to succeed may still end with ZKL_OK. If the
-/// operation has already ended, its result does not change. The call has no effect on any other operation, for example a
-/// release, a query, or the end of a client.
+/// operation has already ended, its result does not change. The call has no effect on any other operation, for example
+/// releasing a lock, querying a lock, or closing a client.
 ///
 /// Returns: ZKL_OK, even if the call has no effect; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function, but a signal handler must not.
@@ -240,13 +240,14 @@ pub unsafe extern "C" fn zkl_op_leases(op: *mut zkl_op, leases_out: *mut *mut zk
     })
 }
 
-/// Gets the number that an operation has found: the value of a shared count (zkl_shared_count_get_start), 1 or 0 for a fencing
-/// token (zkl_fence_check_start), or the number of participants (zkl_participants_start, zkl_queue_start,
-/// zkl_semaphore_participants_start). The program may call the function any number of times.
+/// Gets the number that an operation found. For zkl_shared_count_get_start, the number is the value of the shared count. For
+/// zkl_fence_check_start, the number is 1 if the hold still exists, and 0 otherwise. For zkl_participants_start,
+/// zkl_queue_start and zkl_semaphore_participants_start, the number is the number of participants. The program may call the
+/// function any number of times.
 ///
 /// Returns: ZKL_OK, with the number in `*value_out`. On failure:
 /// - ZKL_E_PENDING while the operation is still running.
-/// - ZKL_E_INVALID if an argument is not valid, or if another function has started the operation.
+/// - ZKL_E_INVALID if an argument is not valid, or if a function other than those listed above started the operation.
 /// - One of the statuses of zkl_op_result, if the operation has failed.
 /// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 ///
@@ -272,8 +273,8 @@ pub unsafe extern "C" fn zkl_op_value(op: *const zkl_op, value_out: *mut i64) ->
 ///
 /// Returns: ZKL_OK, with the participant in `*participant_out`. On failure:
 /// - ZKL_E_PENDING while the operation is still running.
-/// - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large, or if another function has started the
-///   operation.
+/// - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large, or if a function other than those listed
+///   above started the operation.
 /// - One of the statuses of zkl_op_result, if the operation has failed.
 /// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 ///
@@ -327,8 +328,8 @@ pub unsafe extern "C" fn zkl_op_client(op: *mut zkl_op, client_out: *mut *mut zk
     })
 }
 
-/// Takes the semaphore from an operation that zkl_semaphore_new_counted_start started and that has ended with ZKL_OK. The
-/// caller must free the semaphore, `*semaphore_out`, with zkl_semaphore_free.
+/// Takes the semaphore from a zkl_semaphore_new_counted_start operation that has ended with ZKL_OK. The caller must free the
+/// semaphore, `*semaphore_out`, with zkl_semaphore_free.
 ///
 /// Returns: the statuses of zkl_op_client.
 /// Does not block. Any thread may call this function.
@@ -356,10 +357,11 @@ pub unsafe extern "C" fn zkl_op_semaphore(op: *mut zkl_op, semaphore_out: *mut *
 ///
 /// A successful acquire operation owns the lock until zkl_op_result or zkl_op_wait returns ZKL_OK. If the program frees a
 /// successful acquire before one of these functions has returned ZKL_OK, the library releases the lock without waiting for the
-/// server. If several steps acquire a multi-lock, a query can show holds of member locks for a short time after this call. The
-/// library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or zkl_op_wait has returned
-/// ZKL_OK for a lock, the owner still holds the lock and must release it. If the program has already released the hold that the
-/// operation acquired, zkl_op_free does not release a later hold of the same owner.
+/// server. If the operation acquires a multi-lock in several steps, a query can still show holds of member locks for a short
+/// time after this call. The library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or
+/// zkl_op_wait has already returned ZKL_OK for an acquire of a lock, the owner still holds the lock after this call and must
+/// release the lock. If the program has already released the hold that the operation acquired, zkl_op_free does not release a
+/// later hold of the same owner.
 ///
 /// Returns nothing. If `op` is not a live handle, the call has no effect. The last error message does not change.
 /// Does not block. Any thread may call this function.
@@ -373,10 +375,10 @@ pub extern "C" fn zkl_op_free(op: *mut zkl_op) {
     });
 }
 
-/// Acquires the lock for an owner, and waits for it if necessary. Otherwise, this function follows the rules of
-/// zkl_acquire_timeout. To act for the calling thread, pass ZKL_OWNER_THREAD as owner. Green threads (goroutines, greenlets,
-/// fibers) need this function if several green threads share one thread. Give each green thread its own owner number. The call
-/// blocks the whole thread with all its green threads.
+/// Acquires the lock for an owner, and waits for the lock if necessary. All other rules of zkl_acquire_timeout also apply to
+/// this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner. Green threads (goroutines, greenlets, fibers)
+/// need this function if several green threads share one thread. Give each green thread its own owner number. The call blocks
+/// the whole thread with all its green threads.
 ///
 /// Returns: the statuses of zkl_acquire_timeout.
 /// Blocks until the owner holds the lock or the timeout passes. A call with timeout 0 waits at most one second for the server.
@@ -421,8 +423,8 @@ pub extern "C" fn zkl_is_held_as(lock: *const zkl_lock, owner: u64) -> i32 {
     predicate(|| handle::get(lock)?.is_held_as(owner_of(owner)))
 }
 
-/// Reports in which state an owner holds the lock. The rules of zkl_lock_state also apply to this function. To act for the
-/// calling thread, pass ZKL_OWNER_THREAD as owner.
+/// Reports the state of an owner's hold. The rules of zkl_lock_state also apply to this function. To act for the calling
+/// thread, pass ZKL_OWNER_THREAD as owner.
 ///
 /// Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
 /// Does not block. Any thread may call this function.
@@ -485,7 +487,7 @@ pub unsafe extern "C" fn zkl_remaining_ms_as(
     })
 }
 
-/// Waits until the hold of an owner is no longer safe. The rules of zkl_wait_lost also apply to this function. To act for the
+/// Waits until an owner's hold is no longer safe. The rules of zkl_wait_lost also apply to this function. To act for the
 /// calling thread, pass ZKL_OWNER_THREAD as owner. Any thread may wait for any owner.
 ///
 /// Returns: the statuses of zkl_wait_lost.
@@ -495,8 +497,8 @@ pub extern "C" fn zkl_wait_lost_as(lock: *mut zkl_lock, owner: u64, timeout_ms: 
     wait_lost(lock, owner_of(owner), timeout_ms)
 }
 
-/// Gets the path of the node through which an owner holds the lock. The rules of zkl_lock_node_path also apply to this
-/// function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
+/// Gets the path of the node that represents an owner's hold. The rules of zkl_lock_node_path also apply to this function. To
+/// act for the calling thread, pass ZKL_OWNER_THREAD as owner.
 ///
 /// Returns: the statuses of zkl_lock_node_path.
 /// Does not block. Any thread may call this function.

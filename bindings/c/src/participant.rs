@@ -12,9 +12,9 @@ use crate::lock_object::zkl_lock;
 use crate::semaphore::zkl_semaphore;
 use crate::status::zkl_status;
 
-/// A participant: a node in the queue of a lock or a semaphore. The owner of the node is either a holder or a waiter. All
-/// memory of the struct belongs to the library. The struct is valid until the callback returns. A struct that the program gets
-/// from zkl_op_participant is valid until the operation is freed.
+/// A participant: a node in the queue of a lock or a semaphore. The owner of the node is either a holder or a waiter. The
+/// struct and the memory that it points to belong to the library. A struct that a callback receives is valid until the callback
+/// returns. A struct that the program gets from zkl_op_participant is valid until the program frees the operation.
 #[repr(C)]
 pub struct zkl_participant {
     /// The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
@@ -28,8 +28,8 @@ pub struct zkl_participant {
     pub czxid: i64,
     /// The path of the node, without the client's chroot.
     pub node_path: *const c_char,
-    /// The data of the node. By default, the data is the address of the host. A NUL follows the data. The field data_len does
-    /// not count this NUL.
+    /// The data of the node. By default, the data is the address of the host on which the node's owner runs. A NUL follows the
+    /// data. The field data_len does not count this NUL.
     pub data: *const u8,
     /// The number of bytes of data.
     pub data_len: usize,

@@ -21,11 +21,11 @@ pub type zkl_revocable_cb = Option<unsafe extern "C" fn(user: *mut c_void, lock:
 /// not throw an exception or call longjmp.
 pub type zkl_semaphore_revocable_cb = Option<unsafe extern "C" fn(user: *mut c_void, semaphore: *mut zkl_semaphore)>;
 
-/// Sets the callback of a lock for revocation requests. With a revocation request, a program asks the owner of a node to
-/// release the lock, or to stop waiting for the lock (zkl_revoke, Curator's Revoker). A revocation request does not release the
-/// lock by itself. For each node that receives a request, the library calls `cb` once. The arguments of `cb` are the pointer
-/// `user` and the handle of this lock. The library may deliver several queued requests for one node as one request. If more
-/// than 1024 requests are queued, the library may drop the oldest requests.
+/// Sets the callback that receives revocation requests for a lock. With a revocation request, a program asks the owner of a
+/// node to release the lock, or to stop waiting for the lock (zkl_revoke, Curator's Revoker). A revocation request does not
+/// release the lock by itself. For each node that receives a request, the library calls `cb` once. The arguments of `cb` are
+/// the pointer `user` and the handle of this lock. The library may deliver several queued requests for one node as one request.
+/// If more than 1024 requests are queued, the library may drop the oldest requests.
 ///
 /// The library delivers revocation requests and events on the same thread, in the order in which they occurred. The rules for
 /// event callbacks also apply to `cb` (section Callbacks above). A hold of a mutex or a read/write lock belongs to an owner,
@@ -36,9 +36,9 @@ pub type zkl_semaphore_revocable_cb = Option<unsafe extern "C" fn(user: *mut c_v
 /// library does not call this callback again. If the previous callback itself calls zkl_set_revocable, the function does not
 /// wait.
 ///
-/// If `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced, or after the lock or its client
-/// was freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock
-/// when the library is just about to call `cb`, the library may still make that call.
+/// If `user_drop` is not NULL, the library calls `user_drop` after the callback is replaced, or after the lock or its client is
+/// freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock when
+/// the library is about to call `cb`, the library can still make that call.
 ///
 /// The callback of a multi-lock replaces the callbacks of all its member locks. The callback of a multi-lock stays in use until
 /// the multi-lock or all of its member locks are freed.
@@ -68,8 +68,8 @@ pub unsafe extern "C" fn zkl_set_revocable(
 }
 
 /// Sets the callback that receives revocation requests for a semaphore's leases. The rules of zkl_set_revocable also apply to
-/// the leases of a semaphore. After the semaphore was freed, the library no longer delivers requests for leases that are still
-/// held.
+/// the leases of a semaphore. After the program frees the semaphore, the library no longer delivers requests for leases that
+/// are still held.
 ///
 /// Returns: the statuses of zkl_set_revocable.
 /// Blocks while the previous callback is running. Any thread may call this function.

@@ -128,21 +128,21 @@ pub extern "C" fn zkl_semaphore_free(semaphore: *mut zkl_semaphore) {
 
 /// Acquires `quantity` leases within a timeout. The call acquires either all of these leases or no lease. The parameter
 /// `timeout_ms` is the time limit for the whole call in milliseconds, or -1 for no limit. With timeout 0, the call makes one
-/// attempt and does not wait for other participants. The semaphore serves requests in the order of their arrival. Requests for
-/// few leases do not overtake a request for many leases. The caller must release the leases, `*leases_out`, with
+/// attempt and does not wait for other participants. The semaphore serves requests in the order of their arrival. A request for
+/// few leases does not overtake an earlier request for many leases. The caller must release the leases, `*leases_out`, with
 /// zkl_leases_release. Any thread may release the leases.
 ///
 /// If the number of leases is a shared count, `quantity` may be larger than the count. The call then waits until the count is
-/// raised. During this wait, the call has no place in the queue, so other requests overtake it, and
-/// zkl_semaphore_participants does not return it.
+/// raised. During this wait, the call has no place in the queue. Other requests can therefore overtake the call, and
+/// zkl_semaphore_participants does not show the call.
 ///
 /// Returns: ZKL_OK if the leases are held. A call that fails has acquired nothing. On failure:
 /// - ZKL_E_TIMEOUT if the leases were not acquired within the timeout. The call never returns this status early.
 /// - ZKL_E_CONNECTION if, at the end of the timeout, the client has no connection or its server does not answer.
 /// - ZKL_E_CANCELED if zkl_semaphore_cancel ended the wait.
 /// - ZKL_E_CLOSED if zkl_semaphore_free or zkl_client_free closed the semaphore.
-/// - ZKL_E_INVALID if `quantity` is below 1, above max_leases, or too large for one transaction of the server.
-/// - ZKL_E_INVALID if the servers do not accept the access control lists of the client (docs/acl.md).
+/// - ZKL_E_INVALID if `quantity` is below 1, above max_leases, or too large for one server transaction.
+/// - ZKL_E_INVALID if the servers do not accept the client's access control lists (docs/acl.md).
 /// - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
 /// - ZKL_E_DEADLOCK if a callback makes the call and `timeout_ms` is not 0.
 /// - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn zkl_semaphore_set_data(
 ///   nodes.
 /// - ZKL_E_CLOSED if the client was freed, which also ended the leases.
 /// - ZKL_E_HANDLE if `leases` is not a live handle, for example NULL or the handle of leases that were already released.
-/// - ZKL_E_DENIED if the client may not delete the nodes (as for zkl_release).
+/// - ZKL_E_DENIED if an access control list does not allow the client to delete the nodes (as for zkl_release).
 /// - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_SERVER, ZKL_E_FORKED, ZKL_E_INTERNAL.
 ///
 /// Blocks for at most the session timeout. Any thread may call this function.
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn zkl_leases_fencing_token(leases: *const zkl_leases, tok
     })
 }
 
-/// Gets how long the leases stay safe even if no server answers. The time is in milliseconds, rounded down. If the
+/// Gets the time for which the leases remain safe even if no server answers. The time is in milliseconds, rounded down. If the
 /// leases are not safe now, the time is 0.
 ///
 /// Returns: the statuses of zkl_leases_fencing_token. On success, `*remaining_ms_out` contains the time.
@@ -339,8 +339,8 @@ pub unsafe extern "C" fn zkl_shared_count_get(
     })
 }
 
-/// Sets a shared count to a new value. The call creates the node of the count if the node does not exist. Semaphores that use
-/// the count change their number of leases.
+/// Sets a shared count to a new value. The call creates the node of the count if the node does not exist. The new value becomes
+/// the number of leases of every semaphore that uses the count.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH,
 /// ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL.

@@ -16,10 +16,10 @@ use crate::request::{Request, RequestAnswer};
 use crate::semaphore::{self, zkl_leases, zkl_semaphore};
 use crate::status::zkl_status;
 
-/// Starts making a client without waiting until it is connected. All other rules of zkl_client_new also apply to this
-/// function. The operation ends when the client has a session, or at the latest after the connect timeout. The program then
-/// takes the client from the operation (zkl_op_client). Until then, the client has no handle, so no other function can use a
-/// client that has no session. The caller must free the new operation, `*op_out`, with zkl_op_free. If the operation fails,
+/// Starts making a client, and does not wait until the client is connected. All other rules of zkl_client_new also apply to
+/// this function. The operation ends when the client has a session, or at the latest after the connect timeout. The program
+/// then takes the client from the operation (zkl_op_client). Until then, the client has no handle, so no other function can use
+/// a client that has no session. The caller must free the new operation, `*op_out`, with zkl_op_free. If the operation fails,
 /// the program does not need to free anything else.
 ///
 /// The library may call the callbacks of `config` as soon as the client starts to connect. If the program polls for events
@@ -60,13 +60,14 @@ pub unsafe extern "C" fn zkl_client_start(
 /// zkl_client_free waits for running callbacks. Examples are a thread that runs an event loop, and a thread that holds the
 /// lock of an interpreter.
 ///
-/// As in zkl_client_free, the client delivers its queued events before it closes, but only for a limited time. It calls its
-/// ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls for events, no library thread calls a callback.
-/// Until the operation has ended, the program must watch a duplicate of the event descriptor and call
+/// As in zkl_client_free, the client delivers its queued events before it closes, but only for a limited time. The client calls
+/// its ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls for events, no library thread calls a
+/// callback. In this case, until the operation ends, the program must watch a duplicate of the event descriptor and call
 /// zkl_client_dispatch_events. The library closes the event descriptor at the end of the operation. When the operation has
 /// ended, all callbacks have returned, and the library no longer calls the client's callbacks. If the program polls for events,
-/// the library calls each user_drop function on the calling thread, during zkl_client_free or zkl_client_free_nowait.
-/// Otherwise, the library calls each user_drop function before the operation ends, and may call it on any thread.
+/// the library calls each user_drop function on the calling thread, during zkl_client_free or zkl_client_free_nowait. If the
+/// program does not poll for events, the library calls each user_drop function before the operation ends. This call can occur
+/// on any thread.
 ///
 /// Returns: ZKL_OK if the client is closing. The operation ends with ZKL_OK when the server has confirmed the end of the session,
 /// or when the time for the confirmation has passed. In the second case, the nodes of the client can exist until the session
@@ -142,8 +143,8 @@ pub unsafe extern "C" fn zkl_queue_start(lock: *mut zkl_lock, op_out: *mut *mut 
     unsafe { start(op_out, || Request::call(handle::get(lock)?.start_queue()?, RequestAnswer::participants)) }
 }
 
-/// Starts asking the server for the participants of a semaphore. The operation lists them in the same order as
-/// zkl_semaphore_participants. All other rules of zkl_participants_start also apply to this function.
+/// Starts an operation that asks the server for the participants of a semaphore. The operation lists the participants in the
+/// same order as zkl_semaphore_participants. All other rules of zkl_participants_start also apply to this function.
 ///
 /// Returns: the statuses of zkl_participants_start.
 /// Does not block. The operation ends within the session timeout. Any thread may call this function.
@@ -159,8 +160,8 @@ pub unsafe extern "C" fn zkl_semaphore_participants_start(
     }
 }
 
-/// Starts a revocation request for a node without waiting for the server. Otherwise, this function follows the rules of
-/// zkl_revoke. The caller must free the new operation, `*op_out`, with zkl_op_free.
+/// Starts a revocation request for a node without waiting for the server. All other rules of zkl_revoke also apply to this
+/// function. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
 /// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_revoke. On
 /// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
@@ -181,9 +182,9 @@ pub unsafe extern "C" fn zkl_revoke_start(
     }
 }
 
-/// Starts asking the ensemble whether the hold with this fencing token still exists. Otherwise, this function follows the
-/// rules of zkl_fence_check. After the operation has ended with ZKL_OK, zkl_op_value gets 1 if the hold still exists, and 0
-/// otherwise. The caller must free the new operation, `*op_out`, with zkl_op_free.
+/// Starts an operation that asks the ensemble whether the hold with this fencing token still exists. All other rules of
+/// zkl_fence_check also apply to this function. After the operation has ended with ZKL_OK, zkl_op_value gets 1 if the hold
+/// still exists, and 0 otherwise. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
 /// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_fence_check.
 /// On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
@@ -251,8 +252,8 @@ pub unsafe extern "C" fn zkl_shared_count_set_start(
     }
 }
 
-/// Starts making a semaphore that takes its number of leases from a shared count. Otherwise, this function follows the rules
-/// of zkl_semaphore_new_counted. After the operation has ended with ZKL_OK, the program takes the semaphore from the operation
+/// Starts making a semaphore that takes its number of leases from a shared count. All other rules of zkl_semaphore_new_counted
+/// also apply to this function. After the operation has ended with ZKL_OK, the program takes the semaphore from the operation
 /// (zkl_op_semaphore). The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
 /// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
@@ -278,13 +279,13 @@ pub unsafe extern "C" fn zkl_semaphore_new_counted_start(
     }
 }
 
-/// Starts a wait that ends when an owner's hold is no longer safe. The operation ends when the hold is no longer safe, or when
-/// the owner releases the hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as
-/// also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+/// Starts an operation that waits until an owner's hold is no longer safe. The operation also ends when the owner releases the
+/// hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as also apply to this
+/// function. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
-/// Returns: ZKL_OK if the wait has started. After the start, zkl_op_result never returns ZKL_OK. It reports how the wait ended, with
-/// one of the statuses of zkl_wait_lost, for example ZKL_E_LOST if the hold is no longer safe. On failure: ZKL_E_INVALID,
-/// ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Returns: ZKL_OK if the wait has started. After the start, zkl_op_result never returns ZKL_OK. When the wait has ended,
+/// zkl_op_result reports one of the statuses of zkl_wait_lost, for example ZKL_E_LOST if the hold is no longer safe. On
+/// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]

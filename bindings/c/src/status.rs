@@ -57,9 +57,9 @@ pub extern "C" fn zkl_strerror(status: i32) -> *const c_char {
     }
 }
 
-/// Describes the last failure of the calling thread. The message names the values and servers that were involved. The message
-/// is for people and logs. A program should test the status, not the message. Successful calls and *_free functions do not
-/// change the message.
+/// Describes the last failed call on the calling thread. The message names the values and servers that were involved. The
+/// message is for people and logs. A program should test the status, not the message. Successful calls and *_free functions do
+/// not change the message.
 ///
 /// Returns: a string, never NULL. The string is empty if no call on this thread has failed yet. The string is in UTF-8 and has
 /// at most 1023 bytes. The string stays valid until the thread calls another function of zklock, except zkl_version,

@@ -36,7 +36,8 @@ const _: () = {
     assert!(ZKL_WAITS_FOR_OWN_HOLD == WaitsFor::OwnHold as i32);
 };
 
-/// A pending acquire. All memory of the struct belongs to the library and is valid until the callback returns.
+/// A pending acquire. The struct and the memory that it points to belong to the library. Both are valid until the callback
+/// returns.
 #[repr(C)]
 pub struct zkl_wait {
     /// The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
@@ -69,10 +70,10 @@ pub struct zkl_wait {
 /// call longjmp.
 pub type zkl_waiting_cb = Option<unsafe extern "C" fn(user: *mut c_void, wait: *const zkl_wait)>;
 
-/// Shows why the pending acquires of a lock wait. The function calls `cb` once for each waiting acquire of this handle, and
-/// passes `user` to `cb`. Any thread of this process may have started the acquires. The function calls `cb` in the order in
-/// which the acquires began. The callback may call any function of zklock. A multi-lock's own handle shows its acquires. The
-/// handles of its member locks do not show these acquires.
+/// Shows why the pending acquires of a lock are waiting. The function calls `cb` once for each waiting acquire of this handle,
+/// and passes `user` to `cb`. The acquires can come from any thread of this process. The function calls `cb` in the order in
+/// which the acquires began. The callback may call any function of zklock. To see the pending acquires of a multi-lock, pass
+/// the multi-lock's own handle. If the program passes the handle of a member lock, the function does not show these acquires.
 ///
 /// The function shows information that the client already has, and sends no request. The function therefore works even if no
 /// server answers. The function zkl_participants shows the participants of all processes, with the same node paths. An acquire
@@ -87,7 +88,7 @@ pub unsafe extern "C" fn zkl_waiting(lock: *const zkl_lock, cb: zkl_waiting_cb, 
     call_for_each(cb, user, || handle::get(lock)?.waiting())
 }
 
-/// Shows why the pending acquires of a semaphore wait. The rules of zkl_waiting also apply to a semaphore.
+/// Shows why the pending acquires of a semaphore are waiting. The rules of zkl_waiting also apply to a semaphore.
 ///
 /// Returns: the statuses of zkl_waiting.
 /// Does not block, except while `cb` runs. Any thread may call this function. The function calls `cb` on the calling thread.

@@ -171,14 +171,15 @@ impl Lock {
         self.wait_lost_as(py, current_owner(py)?, timeout)
     }
 
-    /// Add a callback for losses of this lock, and return a Listener. ``stop()`` of the Listener removes the callback.
+    /// Add a callback for losses of this lock, and return a Listener. The Listener's ``stop()`` method removes the callback.
     ///
-    /// The library calls the callback with a LockEvent when a hold of this lock is no longer safe: the state of the hold becomes
-    /// UNCERTAIN or LOST. If the program closes the client while a thread holds the lock, the library calls the callback with an event
-    /// whose state is FREE. The callback receives events for all threads that hold the lock through this lock object. The ``token`` of
-    /// an event identifies the hold. The callback runs on the same thread and under the same rules as the ``on_event`` callback of
-    /// ``Client``. Add the callback before the program acquires the lock, because the callback may receive no events for earlier changes.
-    /// A lock may have any number of callbacks. For a multi-lock, the library calls the callback for each member lock. Does not block.
+    /// The library calls the callback with a LockEvent when a hold of this lock is no longer safe, that is, when the state of the
+    /// hold becomes UNCERTAIN or LOST. If the program closes the client while a thread holds the lock, the library calls the
+    /// callback with an event whose state is FREE. The callback receives events for all threads that hold the lock through this
+    /// lock object. The ``token`` of an event identifies the hold. The callback runs on the same thread and under the same rules
+    /// as the ``on_event`` callback of ``Client``. Add the callback before the program acquires the lock, because the callback
+    /// may receive no events for earlier changes. A lock may have any number of callbacks. For a multi-lock, the library calls
+    /// the callback for each member lock. Does not block.
     fn on_lost(this: &Bound<'_, Self>, callback: &Bound<'_, PyAny>) -> PyResult<Py<Listener>> {
         Self::listen(this, callback, Listen::Loss, CallbackDispatcher::Thread)
     }

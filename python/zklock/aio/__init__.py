@@ -42,7 +42,7 @@ lock object or a Leases object is garbage-collected during a hold, the library e
 ResourceWarning. Python shows ResourceWarnings with ``-X dev`` or ``-W default``. If a program abandons an asynchronous
 generator inside an ``async with`` block, another task executes the end of the block. In an asynchronous generator, use
 ``async with lock.hold()``. Any task may execute the end of an ``async with lock.hold()`` block. As an alternative, use
-``contextlib.aclosing()``, which closes the generator in the task that uses it.
+``contextlib.aclosing()``, which closes the generator in the task that uses the generator.
 
 If a task is **cancelled** while it waits for a lock, the task leaves no node and no hold behind. The library removes
 the node from the queue. If the task has just acquired the lock, the library releases the lock. A cancelled task does

@@ -273,10 +273,10 @@ class Client(Uncopyable):
 
         Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases that
         the semaphore can grant at the same time. All programs that use the semaphore must pass the same ``max_leases``.
-        ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's ``SharedCount``). The number of
-        leases is then always the current value of the shared count. If the shared count does not exist, the library
-        creates the count with the value ``initial`` before the first call acquires leases. If a program lowers the
-        shared count, leases that are already held stay valid.
+        ``count_path`` is the path of a shared count (see ``shared_count_set()`` and Curator's ``SharedCount``). With
+        ``count_path``, the number of leases is always the current value of the shared count. If the shared count does
+        not exist, the library creates the count with the value ``initial`` before the first call acquires leases. If a
+        program lowers the shared count, leases that are already held stay valid.
 
         The call does not wait. If the library cannot create the shared count, later calls of ``acquire()`` raise the
         error. Raises TypeError for a wrong combination of arguments.
@@ -335,15 +335,15 @@ class Client(Uncopyable):
         await bridge.wait(bridge.queue_for_call().revoke(client, node))
 
     def set_servers(self, servers: str) -> None:
-        """Replace the server list. ``servers`` is a connect string, with the chroot of the client or without a chroot.
-        The chroot of the client does not change.
+        """Replace the server list. ``servers`` is a connect string, with or without the client's chroot. The client's
+        chroot does not change.
 
-        The session of the client continues, with all holds and with the queue positions of all waiters. The client
-        stays connected to its server, except in two cases. If the new list does not contain the client's current
-        server, the client connects to a server from the new list. If the new list is longer than the old list, some
-        clients connect to an added server, so that each server has about the same number of clients. While a client
-        connects to another server, its holds are SUSPENDED. A hold is lost only if the client reaches no server of the
-        new list before the session ends.
+        The client keeps its session, all holds, and the queue positions of all waiters. The client stays connected to
+        its server, except in two cases. If the new list does not contain the client's current server, the client
+        connects to a server from the new list. If the new list is longer than the old list, some clients connect to an
+        added server, so that each server has about the same number of clients. While a client connects to another
+        server, its holds are SUSPENDED. A hold is lost only if the client reaches no server of the new list before the
+        session ends.
 
         Raises ValueError if the list is not valid or contains a different chroot, and ClientClosed if the client is
         closed.

@@ -77,9 +77,9 @@ class Lock(Uncopyable):
 
         The hold belongs to the task that awaits this coroutine, directly or with ``asyncio.wait_for()``.
         ``create_task()``, ``gather()`` and ``shield()`` run this coroutine in a new task. The hold then belongs to the
-        new task. Before Python 3.12, ``asyncio.wait_for()`` runs every other coroutine in a new task too. For example,
-        use ``stack.enter_async_context(lock.hold(timeout=5))`` instead of ``wait_for(stack.enter_async_context(lock),
-        5)``.
+        new task. Before Python 3.12, ``asyncio.wait_for()`` also runs all coroutines except this one in a new task. In
+        these versions, for example, use ``stack.enter_async_context(lock.hold(timeout=5))`` instead of
+        ``wait_for(stack.enter_async_context(lock), 5)``.
         """
         return self._acquire(timeout, current_task())
 
@@ -439,11 +439,11 @@ class Hold(Uncopyable):
     Hold is garbage-collected before its release, the library releases the lock, does not wait for the server, and
     issues a ResourceWarning.
 
-    Any task may use a Hold, for instance a task that works for the owner of the lock. The end of a block releases
-    the lock, whichever task reaches it. In an asynchronous generator, a block can end in a different task than the one
-    in which it began. ``token``, ``fencing_pass``, ``is_lost`` and ``is_held`` also work after the client is
-    closed, and in a forked child process. The methods of a Hold, and the properties ``state`` and ``remaining``, raise
-    ClientClosed after the client is closed, and raise Forked in a forked child process.
+    Any task may use a Hold, for instance a task that works for the owner of the lock. The end of a block releases the
+    lock, regardless of which task reaches the end. In an asynchronous generator, the task in which a block ends can
+    differ from the task in which the block began. ``token``, ``fencing_pass``, ``is_lost`` and ``is_held`` also work
+    after the client is closed, and in a forked child process. The methods of a Hold, and the properties ``state`` and
+    ``remaining``, raise ClientClosed after the client is closed, and raise Forked in a forked child process.
     """
 
     def __init__(self, lock: Lock, hold: native.Hold) -> None:
@@ -478,8 +478,8 @@ class Hold(Uncopyable):
 
     @property
     def state(self) -> LockState:
-        """The state of this hold, a LockState. After a release, the state is FREE. A release of one member lock of a
-        multi-lock is enough.
+        """The state of this hold, a LockState. After a release, the state is FREE. For a multi-lock, the state is FREE
+        after the release of any one member lock.
         """
         return self._native.state
 
@@ -624,7 +624,7 @@ class MultiLock(Lock):
     If the task holds all member locks, the state of the multi-lock is the worst state of its member locks.
     ``release()`` releases every member lock that the task holds. If the release of one member lock fails, ``release()``
     still releases the remaining member locks, and then raises the first error. When a multi-lock object is
-    garbage-collected, the library does not release the member locks, unless it has made them for this multi-lock.
+    garbage-collected, the library releases only the member locks that it made for this multi-lock.
 
     If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in
     one transaction. Member locks that join their queues in one transaction have the same fencing token. Programs that

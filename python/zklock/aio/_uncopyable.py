@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 class Uncopyable:
-    """An object that ``copy`` and ``pickle`` refuse, as they refuse the classes of ``zklock``. A copy would warn about
-    an object that is still in use when the copy is garbage-collected.
+    """An object that ``copy`` and ``pickle`` refuse, just as they refuse objects of the ``zklock`` classes. When a copy
+    is garbage-collected, the copy would issue a warning about an object that is still in use.
     """
 
     def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
