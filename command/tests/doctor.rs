@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use zklock::{Client, Config};
 use zklock_test_support::{
     Authority, Certificates, RawClient, TEST_TIMEOUT, TlsListener, ZooKeeper, assert_not_late, flags, permissions,
     wait_until,
@@ -59,6 +60,21 @@ fn a_healthy_ensemble_has_no_failure_and_the_test_lock_leaves_nothing() {
     let missing = format!("{path}-missing");
     assert_eq!(shared(&[&missing]).0, 0);
     assert!(!raw.exists(&missing));
+}
+
+#[test]
+fn the_directory_of_the_test_lock_is_no_participant() {
+    let (path, mut raw) = (path("test-lock"), raw());
+    let directory = format!("{path}/zklock_doctor");
+    // With this child, the directory remains after the test, as it does while two calls run at the same time.
+    raw.create_with_ancestors(&format!("{directory}/other"), b"", flags::PERSISTENT).unwrap();
+    let before = raw.stat(&directory).unwrap().cversion;
+    let (code, findings) = shared(&[&path]);
+    assert_eq!(code, 0, "{findings:?}");
+    assert_eq!(details(&findings, "ok", "lock"), "free");
+    let client = Client::connect(&ZooKeeper::shared().address(), &Config::new()).unwrap();
+    assert_eq!(client.mutex(&path).unwrap().participants().unwrap(), []);
+    assert!(raw.stat(&directory).unwrap().cversion > before, "the test lock has another directory");
 }
 
 #[test]

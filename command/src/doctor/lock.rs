@@ -15,7 +15,7 @@ use crate::run::{Record, record_path};
 use crate::survey::{Entry, Role, Survey, below, read_contents};
 
 /// The name of the test lock, a child of the path. No lock recipe takes it for a participant.
-const TEST_LOCK: &str = "zklock-doctor";
+const TEST_LOCK: &str = "zklock_doctor";
 /// The number of participants whose nodes are read.
 const MOST_READ: usize = 1000;
 /// The number of nodes with findings that are shown.

@@ -218,7 +218,7 @@ fn round_trip(client: &Client) -> zklock::Result<Duration> {
     let mut times = Vec::new();
     for _ in 0..ROUND_TRIPS {
         let started = Instant::now();
-        client.read_node("/zklock-doctor")?;
+        client.read_node("/zklock_doctor")?;
         times.push(started.elapsed());
     }
     times.sort_unstable();
