@@ -369,14 +369,15 @@ zkl_status zkl_config_set_session_timeout_ms(zkl_config *config, int32_t ms);
 zkl_status zkl_config_set_connect_timeout_ms(zkl_config *config, int32_t ms);
 
 /**
- * Sets the lease margin in milliseconds. The lease margin is the time between the end of the session lease and the earliest
- * possible expiry of the session. A hold is safe only until the session lease ends. The parameter `ms` must be 0 or more. The
- * default is a third of the negotiated session timeout. A larger lease margin makes holds safer. With a smaller lease margin,
- * holds survive longer interruptions of the connection.
+ * Sets the lease margin in milliseconds. The session lease is shorter than the session timeout by at least the lease margin.
+ * The client counts both times from the moment at which it sent the last transaction that the servers confirmed. A hold is
+ * safe only until the session lease ends. The parameter `ms` must be 0 or more. The default is a third of the negotiated
+ * session timeout. A larger lease margin makes holds safer. With a smaller lease margin, holds survive longer interruptions of
+ * the connection.
  *
  * If the lease margin is larger than two thirds of the session timeout, the library reduces the lease margin to two thirds of
- * the session timeout. After a period without traffic, the session lease can be shorter than the lease margin implies, because
- * the servers may not have received the client's last requests.
+ * the session timeout. After a period without traffic, the session lease is even shorter, because the servers may not have
+ * received the client's last requests.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -410,7 +411,7 @@ zkl_status zkl_config_set(zkl_config *config, const char *name, const char *valu
 zkl_status zkl_config_load(zkl_config *config, const char *file);
 
 /**
- * Adds credentials to a config, for example the scheme "digest" with "user:password". On every connection, the client sends
+ * Adds credentials to a config, for example the "digest" scheme with "user:password". On every connection, the client sends
  * all credentials in the order in which the program added them. The parameter `scheme` is a string. The parameter `auth` must
  * point to `len` bytes. The maximum `len` is 64 KiB. The parameter `auth` may be NULL if `len` is 0. The config copies scheme
  * and auth.
@@ -421,7 +422,7 @@ zkl_status zkl_config_load(zkl_config *config, const char *file);
 zkl_status zkl_config_add_auth(zkl_config *config, const char *scheme, const void *auth, size_t len);
 
 /**
- * Sets a callback in a config. The callback returns the credentials for one scheme. For example, the scheme "digest" uses
+ * Sets a callback in a config. The callback returns the credentials for one scheme. For example, the "digest" scheme uses
  * credentials of the form "user:password". Each client made with this config calls `cb` before each attempt to connect, and
  * passes `user` to `cb`. The callback can therefore return new credentials after a credential rotation. On each connection,
  * the client first sends the credentials from earlier calls of zkl_config_add_auth, and then the result of `cb`. The buffer
@@ -545,8 +546,8 @@ void zkl_client_free(zkl_client *client);
  *
  * The library drops the queued events, and no longer calls the client's callbacks. The library does not call the
  * ZKL_LISTEN_LOSS listeners either. A callback that is running on another thread at this moment continues. After this callback
- * has returned, the library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the
- * library calls all the client's other user_drop functions on the calling thread. The only exception is the callback that
+ * has returned, the library calls the callback's user_drop function on the same thread. Before zkl_client_free_nowait returns,
+ * the library calls all the client's other user_drop functions on the calling thread. The only exception is the callback that
  * returns credentials (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client
  * is closed. Apart from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be
  * NULL. In a forked child, the call does nothing.
@@ -1400,7 +1401,7 @@ zkl_status zkl_semaphore_waiting(const zkl_semaphore *semaphore, zkl_waiting_cb 
  * docs/embedding.md shows an event loop.
  */
 
-/** The owner number of the calling thread. Every other number, including 0, is one that the program assigns to an owner. */
+/** The owner number of the calling thread. A program can assign every other number, including 0, to an owner. */
 #define ZKL_OWNER_THREAD UINT64_MAX
 
 /**

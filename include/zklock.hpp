@@ -132,8 +132,8 @@ enum class status : zkl_status {
 };
 
 /**
- * Returns the error category of zkl::status. A status is equivalent to its errno value from zkl_status_errno. For example, status::timeout is
- * equivalent to std::errc::timed_out.
+ * Returns the error category of zkl::status. A status compares equal to the errno value that zkl_status_errno returns for it. For example,
+ * status::timeout is equivalent to std::errc::timed_out.
  */
 [[gnu::visibility("default")]] inline const std::error_category &category() noexcept
 {
@@ -1116,8 +1116,8 @@ public:
     }
 
     /**
-     * Sets the lease margin. The lease margin is the time between the end of the session lease and the earliest end of the session. The default is a
-     * third of the negotiated session timeout.
+     * Sets the lease margin. The session lease is shorter than the session timeout by at least the lease margin. The default is a third of the
+     * negotiated session timeout.
      */
     template <class Rep, class Period>
     config &lease_margin(const std::chrono::duration<Rep, Period> &margin, error_out ec = {})
@@ -1152,7 +1152,7 @@ public:
     }
 
     /**
-     * Sets a callback that returns credentials for a scheme, for example "user:password" for the scheme "digest"
+     * Sets a callback that returns credentials for a scheme, for example "user:password" for the "digest" scheme
      * (zkl_config_set_auth_callback). The callback must take no argument and return a std::string. Before each attempt to connect, a library thread
      * calls the callback. The callback may block. If the callback throws an exception, the attempt fails, and the library calls the function `failed`
      * with this exception. The new callback replaces the previous callback for the same scheme. Passing nullptr removes the previous callback. The

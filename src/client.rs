@@ -60,7 +60,7 @@ impl Client {
         Self::start_connect(servers, config)?.wait()
     }
 
-    /// Starts connecting to a server, without waiting for the connection. Otherwise, this method works like
+    /// Starts connecting to a server, without waiting for the connection. In all other respects, this method works like
     /// [`connect`](Self::connect).
     pub fn start_connect(servers: &str, config: &Config) -> Result<Connecting> {
         config.check()?;
@@ -163,7 +163,7 @@ impl Client {
         self.start_semaphore_counted(path, count_path, initial)?.wait()
     }
 
-    /// Starts creating a semaphore without blocking. Otherwise, this method works like
+    /// Starts creating a semaphore without blocking. In all other respects, this method works like
     /// [`semaphore_counted`](Self::semaphore_counted).
     pub fn start_semaphore_counted(&self, path: &str, count_path: &str, initial: i32) -> Result<Call<Semaphore>> {
         path::validate(path)?;
@@ -193,7 +193,7 @@ impl Client {
         Ok(Semaphore::new(ClientLock::new(Arc::clone(&self.inner), path, recipe)?))
     }
 
-    /// Starts reading a shared count without blocking. Otherwise, this method works like
+    /// Starts reading a shared count without blocking. In all other respects, this method works like
     /// [`shared_count_get`](Self::shared_count_get).
     pub fn start_shared_count_get(&self, path: &str) -> Result<Call<i32>> {
         path::validate(path)?;
@@ -203,14 +203,14 @@ impl Client {
         })
     }
 
-    /// Starts setting a shared count, without blocking. Otherwise, this method works like
+    /// Starts setting a shared count, without blocking. In all other respects, this method works like
     /// [`shared_count_set`](Self::shared_count_set).
     pub fn start_shared_count_set(&self, path: &str, value: i32) -> Result<Call<()>> {
         path::validate(path)?;
         self.start_node_request(NodeRequest::SetCount { path: path.to_owned(), value }, |_| Ok(()))
     }
 
-    /// Starts requesting a revocation, without waiting for the server. Otherwise, this method works like
+    /// Starts a revocation request, without waiting for the server. In all other respects, this method works like
     /// [`revoke`](Self::revoke).
     pub fn start_revoke(&self, node_path: &str) -> Result<Call<()>> {
         path::validate(node_path)?;
@@ -237,7 +237,7 @@ impl Client {
         self.start_fence_check(path, token)?.wait()
     }
 
-    /// Starts checking a fencing token without blocking. Otherwise, this method works like
+    /// Starts checking a fencing token without blocking. In all other respects, this method works like
     /// [`fence_check`](Self::fence_check). If the program drops the returned [`Call`], the library still completes the
     /// check.
     pub fn start_fence_check(&self, path: &str, token: i64) -> Result<Call<bool>> {
@@ -285,7 +285,7 @@ impl Client {
         self.start_read_node(path)?.wait()
     }
 
-    /// Starts reading a node, without waiting for the server. Otherwise, this method works like
+    /// Starts reading a node, without waiting for the server. In all other respects, this method works like
     /// [`read_node`](Self::read_node).
     pub fn start_read_node(&self, path: &str) -> Result<Call<Option<NodeContent>>> {
         path::validate(path)?;
@@ -314,7 +314,7 @@ impl Client {
         self.start_write_node(hold_node, path, data, version)?.wait()
     }
 
-    /// Starts writing a node, without waiting for the server. Otherwise, this method works like
+    /// Starts writing a node, without waiting for the server. In all other respects, this method works like
     /// [`write_node`](Self::write_node).
     pub fn start_write_node(
         &self,
@@ -349,7 +349,8 @@ impl Client {
         self.start_delete_node(path)?.wait()
     }
 
-    /// Starts deleting a node without blocking. Otherwise, this method works like [`delete_node`](Self::delete_node).
+    /// Starts deleting a node without blocking. In all other respects, this method works like
+    /// [`delete_node`](Self::delete_node).
     pub fn start_delete_node(&self, path: &str) -> Result<Call<()>> {
         path::validate(path)?;
         self.start_node_request(NodeRequest::Delete { path: path.to_owned() }, |_| Ok(()))
@@ -366,7 +367,7 @@ impl Client {
         self.start_children(path)?.wait()
     }
 
-    /// Starts listing the children of a node without blocking. Otherwise, this method works like
+    /// Starts listing the children of a node without blocking. In all other respects, this method works like
     /// [`children`](Self::children).
     pub fn start_children(&self, path: &str) -> Result<Call<Option<Children>>> {
         path::validate_directory(path)?;
@@ -408,7 +409,7 @@ impl Client {
         self.start_check_permission(path, permission)?.wait()
     }
 
-    /// Starts checking a permission, without blocking. Otherwise, this method works like
+    /// Starts checking a permission, without blocking. In all other respects, this method works like
     /// [`check_permission`](Self::check_permission).
     pub fn start_check_permission(&self, path: &str, permission: Permission) -> Result<Call<bool>> {
         path::validate_directory(path)?;

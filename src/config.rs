@@ -36,9 +36,9 @@ pub struct Config {
     session_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     lease_margin: Option<Duration>,
-    /// The value of the option `auth.digest`.
+    /// The value of the `auth.digest` option.
     pub(crate) digest: Option<Credentials>,
-    /// The value of the option `auth.digest_file`.
+    /// The value of the `auth.digest_file` option.
     pub(crate) digest_file: Option<PathBuf>,
     auth: Vec<CredentialSource>,
     frame_limit: usize,
@@ -116,10 +116,10 @@ impl Config {
         self.with_checked(milliseconds("connect timeout", timeout), |config, timeout| config.connect_timeout = timeout)
     }
 
-    /// Sets the lease margin: the time between the end of the session lease and the earliest possible expiry of the
-    /// session. A hold is safe only until the session lease ends. The default is a third of the negotiated session
-    /// timeout. A larger margin makes holds safer. A smaller margin lets holds survive longer interruptions of the
-    /// connection.
+    /// Sets the lease margin. The session lease is shorter than the session timeout by at least the lease margin. The
+    /// client counts both times from the moment at which it sent the last transaction that the servers confirmed. A
+    /// hold is safe only until the session lease ends. The default is a third of the negotiated session timeout. A
+    /// larger margin makes holds safer. A smaller margin lets holds survive longer interruptions of the connection.
     ///
     /// The margin cannot exceed two thirds of the session timeout. If the program sets a larger margin, the library
     /// uses two thirds of the session timeout. After a period without traffic, the session lease can end even earlier.
@@ -132,7 +132,7 @@ impl Config {
         self.with_checked(margin, |config, margin| config.lease_margin = Some(margin))
     }
 
-    /// Adds credentials, for example the scheme `digest` with `user:password`. On every connection, the client sends
+    /// Adds credentials, for example the `digest` scheme with `user:password`. On every connection, the client sends
     /// all credentials in the order of the `add_auth` calls. The credentials must not be longer than 64 KiB.
     pub fn add_auth(self, scheme: &str, auth: impl AsRef<[u8]>) -> Self {
         self.with_checked(credentials(scheme, auth.as_ref()), |config, credentials| {
@@ -143,7 +143,7 @@ impl Config {
     /// Adds a callback that returns credentials for a scheme. Before each attempt to connect, the client calls
     /// `callback` and sends the result together with the credentials of [`add_auth`](Self::add_auth). The callback can
     /// therefore return other credentials after a rotation. The library erases the result from its memory after it has
-    /// sent the result. The result must not be longer than 64 KiB. For the scheme `digest`, the result must have the
+    /// sent the result. The result must not be longer than 64 KiB. For the `digest` scheme, the result must have the
     /// form `user:password`.
     ///
     /// The library calls `callback` on a thread that it starts for this purpose, one call at a time for each client.

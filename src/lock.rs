@@ -185,9 +185,9 @@ impl Lock {
         self.acquire_as(Owner::current_thread(), timeout)
     }
 
-    /// Acquires the lock for `owner`. Otherwise, this method works like [`acquire`](Self::acquire). Use this method for
-    /// tasks and green threads that share an operating-system thread ([`Owner::task`], [`Owner::unique`]). Any thread
-    /// may call methods for such an owner. The call blocks the whole thread.
+    /// Acquires the lock for `owner`. In all other respects, this method works like [`acquire`](Self::acquire). Use
+    /// this method for tasks and green threads that share an operating-system thread ([`Owner::task`],
+    /// [`Owner::unique`]). Any thread may call methods for such an owner. The call blocks the whole thread.
     pub fn acquire_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<()> {
         refuse_in_callback(timeout)?;
         self.start_acquire(owner, timeout)?.wait()
@@ -217,7 +217,7 @@ impl Lock {
         Ok(OwnedGuard { lock: self.clone(), ids, is_released: false })
     }
 
-    /// Starts acquiring the lock for `owner` without blocking. Otherwise, this method works like
+    /// Starts acquiring the lock for `owner` without blocking. In all other respects, this method works like
     /// [`acquire`](Self::acquire). The acquire continues even if no thread waits for the result, and ends within the
     /// timeout.
     pub fn start_acquire(&self, owner: Owner, timeout: Option<Duration>) -> Result<Acquiring> {
@@ -264,7 +264,7 @@ impl Lock {
         self.release_as(Owner::current_thread())
     }
 
-    /// Releases the lock once for `owner`. Otherwise, this method works like [`release`](Self::release).
+    /// Releases the lock once for `owner`. In all other respects, this method works like [`release`](Self::release).
     pub fn release_as(&self, owner: Owner) -> Result<()> {
         self.start_release(owner, true)?.wait()
     }
@@ -531,14 +531,15 @@ impl Lock {
         self.start_queue()?.wait()
     }
 
-    /// Starts a query for the participants without blocking. Otherwise, this method works like
+    /// Starts a query for the participants without blocking. In all other respects, this method works like
     /// [`participants`](Self::participants). If the program drops the returned [`Call`], the library still completes
     /// the query.
     pub fn start_participants(&self) -> Result<Call<Vec<Participant>>> {
         self.list_participants(false)
     }
 
-    /// Starts querying the whole queue without blocking. Otherwise, this method works like [`queue`](Self::queue).
+    /// Starts querying the whole queue without blocking. In all other respects, this method works like
+    /// [`queue`](Self::queue).
     pub fn start_queue(&self) -> Result<Call<Vec<Participant>>> {
         self.list_participants(true)
     }

@@ -67,7 +67,7 @@ impl ConfigOption {
             name: "auth.digest",
             expected: "user:password",
             default: "none",
-            help: "The credentials for the scheme `digest`. The client sends them on every connection.",
+            help: "The credentials for the `digest` scheme. The client sends them on every connection.",
             is_secret: true,
             set: |config, value| {
                 let is_allowed = is_digest(value.as_bytes()) && value.len() <= MAX_CREDENTIALS;
@@ -80,7 +80,7 @@ impl ConfigOption {
             name: "auth.digest_file",
             expected: "the name of a file that contains user:password",
             default: "none",
-            help: "A file with the credentials for the scheme `digest`. The client reads the file before every attempt to connect.",
+            help: "A file with the credentials for the `digest` scheme. The client reads the file before every attempt to connect.",
             is_secret: false,
             set: |config, value| file_name(value).map(|file| config.digest_file = Some(file)),
         },
@@ -108,7 +108,7 @@ impl ConfigOption {
             name: "lease.margin",
             expected: "0 to 2147483647 milliseconds",
             default: "a third of the session timeout",
-            help: "The time between the end of the session lease and the earliest possible expiry of the session. A hold is safe until the session lease ends.",
+            help: "The session lease is shorter than the session timeout by at least this time. A hold is safe until the session lease ends.",
             is_secret: false,
             set: |config, value| {
                 milliseconds(value).and_then(|margin| config.try_update(|config| config.lease_margin(margin)).ok())

@@ -90,8 +90,9 @@ impl Semaphore {
         self.start_acquire(quantity, timeout)?.wait()
     }
 
-    /// Starts acquiring leases without blocking. Otherwise, this method works like [`acquire`](Self::acquire). The
-    /// acquire continues even if no thread waits for the result, and ends within the timeout.
+    /// Starts acquiring leases without blocking. In all other respects, this method works like
+    /// [`acquire`](Self::acquire). The acquire continues even if no thread waits for the result, and ends within the
+    /// timeout.
     pub fn start_acquire(&self, quantity: i32, timeout: Option<Duration>) -> Result<AcquiringLeases> {
         self.check_open()?;
         let timeout = timeout.into();
@@ -122,7 +123,7 @@ impl Semaphore {
         self.start_participants()?.wait()
     }
 
-    /// Starts a query for the participants without blocking. Otherwise, this method works like
+    /// Starts a query for the participants without blocking. In all other respects, this method works like
     /// [`participants`](Self::participants).
     pub fn start_participants(&self) -> Result<Call<Vec<Participant>>> {
         self.check_open()?;

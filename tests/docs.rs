@@ -388,7 +388,7 @@ fn numbers_of_the_code() -> Vec<Quoted> {
     vec![
         quoted("docs/guarantees.md", "schedules a second, and ", " deliberate bugs", deliberate_bugs()),
         quoted("docs/guarantees.md", "the library queues up to ", " unread changes", &waiting_events),
-        quoted("docs/architecture.md", "wait for their callbacks, up to ", " events of a client", &waiting_events),
+        quoted("docs/architecture.md", "**Events.** Up to ", " events of a client", &waiting_events),
         quoted("docs/architecture.md", "log handler contains up to ", " lines", waiting_lines),
         quoted("docs/architecture.md", "**Leaving contenders.** Up to ", " contenders of one client", leaving),
         quoted("docs/architecture.md", "server has been silent for ", " ms", silence),
@@ -396,8 +396,8 @@ fn numbers_of_the_code() -> Vec<Quoted> {
         quoted("docs/timeouts.md", "the deadline of making a client | ", " s |", connect_timeout),
         quoted(
             "docs/timeouts.md",
-            "Closing a client takes ",
-            " seconds at most",
+            "Closing a client takes at most ",
+            " seconds",
             in_words(constant("core/src/engine/ops.rs", "CLOSE_LIMIT")),
         ),
         quoted(

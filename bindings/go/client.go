@@ -48,8 +48,8 @@ func WithConnectTimeout(timeout time.Duration) Option {
 	}}
 }
 
-// WithLeaseMargin sets the lease margin. A hold is no longer safe when the time until the earliest possible end of the session is
-// shorter than the lease margin.
+// WithLeaseMargin sets the lease margin. The session lease is shorter than the session timeout by at least the lease margin. The
+// default is a third of the session timeout.
 func WithLeaseMargin(margin time.Duration) Option {
 	return Option{func(config *C.zkl_config) error {
 		return call(func() C.zkl_status { return C.zkl_config_set_lease_margin_ms(config, milliseconds(margin)) })

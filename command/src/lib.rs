@@ -1,4 +1,4 @@
-//! The command `zklock`, which runs programs under a distributed lock. The program in `bin/zklock.rs` and the Python
+//! The `zklock` command, which runs programs under a distributed lock. The program in `bin/zklock.rs` and the Python
 //! package call it. This file turns the arguments into a job.
 
 mod cli;

@@ -1,4 +1,4 @@
-//! The tests of the command `zklock`: they run the program with real servers, and look at its exit codes, its output
+//! The tests of the `zklock` command: they run the program with real servers, and look at its exit codes, its output
 //! and its processes.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a failing test may panic")]

@@ -387,8 +387,8 @@ impl RwLock {
         self.write.clone_ref(py)
     }
 
-    /// Return a list of Participants, in queue order. The list contains all readers and writers of all processes, both holders and
-    /// waiters.
+    /// Return a list of Participants, in queue order. The list contains every reader and writer from every process, both
+    /// holders and waiters.
     ///
     /// The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers
     /// within the session timeout.

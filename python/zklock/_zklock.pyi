@@ -60,8 +60,8 @@ class Client:
     * ``session_timeout``: the servers end the session if they receive no message from the client within this time. The
       servers may choose a different timeout. None means 10 s.
     * ``connect_timeout``: the time limit for the constructor to connect. None means 10 s.
-    * ``lease_margin``: the time between the end of the session lease and the earliest possible end of the session. By
-      default, ``lease_margin`` is a third of the negotiated session timeout.
+    * ``lease_margin``: the session lease is shorter than the session timeout by at least this time. By default,
+      ``lease_margin`` is a third of the negotiated session timeout.
     * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``. Instead of the
       credentials, a pair can contain a callable that takes no arguments and returns the credentials as bytes or str.
       Before each attempt to connect, the library calls the callable on a separate daemon thread. The callable may
@@ -82,9 +82,9 @@ class Client:
 
     The constructor waits for the session to begin, but no longer than ``connect_timeout``. Ctrl-C interrupts the wait.
     The constructor raises ConnectionLost if no server answers within ``connect_timeout``, and AuthFailed if a server
-    refuses the credentials. The constructor raises ServerError if the chroot does not exist (see the option
-    ``chroot.create``), and ValueError or TypeError for wrong arguments. The constructor also raises ValueError if it
-    cannot read a file with credentials (see the option ``auth.digest_file``).
+    refuses the credentials. The constructor raises ServerError if the chroot does not exist (see the ``chroot.create``
+    option), and ValueError or TypeError for wrong arguments. The constructor also raises ValueError if it cannot read a
+    file with credentials (see the ``auth.digest_file`` option).
 
     The library's daemon thread calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls only one
     callback at a time. The callback receives events in the order in which the changes happened. If the states of a hold
@@ -722,7 +722,7 @@ class RwLock:
     def write(self) -> WriteLock:
         """The write lock, a WriteLock. The property always returns the same object."""
     def queue(self) -> list[Participant]:
-        """Return a list of Participants, in queue order. The list contains all readers and writers of all processes,
+        """Return a list of Participants, in queue order. The list contains every reader and writer from every process,
         both holders and waiters.
 
         The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no

@@ -25,7 +25,7 @@ type AuthCallback = dyn Fn() -> std::result::Result<Vec<u8>, Box<dyn error::Erro
 pub(crate) enum CredentialSource {
     /// The program has passed the credentials.
     Fixed(Credentials),
-    /// A file that contains the credentials of the scheme `digest` (option `auth.digest_file`).
+    /// A file that contains the credentials of the `digest` scheme (option `auth.digest_file`).
     DigestFile(PathBuf),
     /// A program callback returns the credentials.
     Callback { scheme: String, callback: Arc<AuthCallback> },

@@ -174,7 +174,7 @@ impl EventDelivery {
         let dropped = (queue, state.registry.take_all(), state.closed_handlers.take_all());
         self.state.notify();
         drop(state);
-        // Dropping the handlers may run destructors of the program, so the thread releases the lock first.
+        // Dropping the handlers may run the program's destructors, so the thread releases the lock first.
         drop(dropped);
     }
 
@@ -352,7 +352,7 @@ impl EventDelivery {
             // If this value is the last registration, dropping the value waits until the event thread has ended.
             dispatcher => drop(dispatcher),
         }
-        // Dropping the handlers may run destructors of the program, so the thread releases the lock first.
+        // Dropping the handlers may run the program's destructors, so the thread releases the lock first.
         drop(dropped);
     }
 

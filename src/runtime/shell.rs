@@ -215,7 +215,7 @@ impl Shell {
             state.socket_waiter = None;
             (state.io_thread.take(), std::mem::take(&mut state.inputs))
         };
-        // This statement can run destructors of the program, and a destructor can call the library. This thread must
+        // This statement can run the program's destructors, and a destructor can call the library. This thread must
         // therefore hold no lock.
         drop(inputs);
         if let Some(io) = io {

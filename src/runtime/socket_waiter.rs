@@ -78,8 +78,8 @@ impl SocketWaiter {
     }
 
     /// Makes the descriptor unreadable again after a wake-up. If the program has closed the descriptor, this method
-    /// creates a new descriptor. With the old descriptor, an unrelated file that reuses its number could end every
-    /// wait.
+    /// creates a new descriptor. If the thread kept the old descriptor, an unrelated file with the same descriptor
+    /// number could end every wait.
     fn reset(&self, alarm: Option<Arc<WakeSocket>>) {
         match alarm {
             Some(alarm) if alarm.is_ours() => alarm.clear(),

@@ -119,8 +119,8 @@ pub extern "C" fn zkl_client_free(client: *mut zkl_client) {
 ///
 /// The library drops the queued events, and no longer calls the client's callbacks. The library does not call the
 /// ZKL_LISTEN_LOSS listeners either. A callback that is running on another thread at this moment continues. After this callback
-/// has returned, the library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the
-/// library calls all the client's other user_drop functions on the calling thread. The only exception is the callback that
+/// has returned, the library calls the callback's user_drop function on the same thread. Before zkl_client_free_nowait returns,
+/// the library calls all the client's other user_drop functions on the calling thread. The only exception is the callback that
 /// returns credentials (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client
 /// is closed. Apart from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be
 /// NULL. In a forked child, the call does nothing.

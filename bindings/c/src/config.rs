@@ -87,14 +87,15 @@ pub extern "C" fn zkl_config_set_connect_timeout_ms(config: *mut zkl_config, ms:
     status(|| set_with(config, || arg::milliseconds("connect timeout", ms, 1), Config::connect_timeout))
 }
 
-/// Sets the lease margin in milliseconds. The lease margin is the time between the end of the session lease and the earliest
-/// possible expiry of the session. A hold is safe only until the session lease ends. The parameter `ms` must be 0 or more. The
-/// default is a third of the negotiated session timeout. A larger lease margin makes holds safer. With a smaller lease margin,
-/// holds survive longer interruptions of the connection.
+/// Sets the lease margin in milliseconds. The session lease is shorter than the session timeout by at least the lease margin.
+/// The client counts both times from the moment at which it sent the last transaction that the servers confirmed. A hold is
+/// safe only until the session lease ends. The parameter `ms` must be 0 or more. The default is a third of the negotiated
+/// session timeout. A larger lease margin makes holds safer. With a smaller lease margin, holds survive longer interruptions of
+/// the connection.
 ///
 /// If the lease margin is larger than two thirds of the session timeout, the library reduces the lease margin to two thirds of
-/// the session timeout. After a period without traffic, the session lease can be shorter than the lease margin implies, because
-/// the servers may not have received the client's last requests.
+/// the session timeout. After a period without traffic, the session lease is even shorter, because the servers may not have
+/// received the client's last requests.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -146,7 +147,7 @@ pub unsafe extern "C" fn zkl_config_load(config: *mut zkl_config, file: *const c
     })
 }
 
-/// Adds credentials to a config, for example the scheme "digest" with "user:password". On every connection, the client sends
+/// Adds credentials to a config, for example the "digest" scheme with "user:password". On every connection, the client sends
 /// all credentials in the order in which the program added them. The parameter `scheme` is a string. The parameter `auth` must
 /// point to `len` bytes. The maximum `len` is 64 KiB. The parameter `auth` may be NULL if `len` is 0. The config copies scheme
 /// and auth.
@@ -174,7 +175,7 @@ pub unsafe extern "C" fn zkl_config_add_auth(
 /// normally. A callback must not throw an exception or call longjmp.
 pub type zkl_auth_cb = Option<unsafe extern "C" fn(user: *mut c_void, buf: *mut c_char, size: usize) -> i64>;
 
-/// Sets a callback in a config. The callback returns the credentials for one scheme. For example, the scheme "digest" uses
+/// Sets a callback in a config. The callback returns the credentials for one scheme. For example, the "digest" scheme uses
 /// credentials of the form "user:password". Each client made with this config calls `cb` before each attempt to connect, and
 /// passes `user` to `cb`. The callback can therefore return new credentials after a credential rotation. On each connection,
 /// the client first sends the credentials from earlier calls of zkl_config_add_auth, and then the result of `cb`. The buffer

@@ -95,7 +95,7 @@ const NODISCARD: &str = "
 
 /// cbindgen cannot express the largest number of a type.
 const OWNER_THREAD: &str = "
-/** The owner number of the calling thread. Every other number, including 0, is one that the program assigns to an owner. */
+/** The owner number of the calling thread. A program can assign every other number, including 0, to an owner. */
 #define ZKL_OWNER_THREAD UINT64_MAX
 ";
 

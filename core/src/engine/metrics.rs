@@ -123,10 +123,10 @@ metrics! {
     connections_lost: Number(u64) = "zklock_connections_lost_total";
     /// Number of sessions that began.
     sessions: Number(u64) = "zklock_sessions_total";
-    /// Number of sessions that ended although the program had not closed the client. All holds of such a session were
+    /// Number of sessions that ended even though the program did not close the client. All holds of such a session were
     /// lost.
     sessions_lost: Number(u64) = "zklock_sessions_lost_total";
-    /// Number of requests that the client sent to servers, without pings and handshakes.
+    /// Number of requests that the client sent to servers, not counting pings and handshakes.
     requests: Number(u64) = "zklock_requests_total";
     /// Number of requests that servers answered.
     answers: Number(u64) = "zklock_answers_total";
@@ -140,7 +140,7 @@ metrics! {
     bytes_received: Number(u64) = "zklock_received_bytes_total";
     /// Durations of requests, from the sending of the request to the moment at which the client read the answer.
     round_trips: Histogram(Histogram) = "zklock_round_trip_seconds";
-    /// Current number of holds, including holds that are not safe, but without lost holds.
+    /// Current number of holds, including holds that are not safe, but excluding lost holds.
     held: Number(u64) = "zklock_held";
     /// Current number of waiting acquires.
     waiting: Number(u64) = "zklock_waiting";

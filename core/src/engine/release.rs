@@ -25,8 +25,8 @@ impl Engine {
         self.release_holds(now, owner, &holds, wait)
     }
 
-    /// Starts an operation that releases one hold of each lock in `holds`. Otherwise, this method works like
-    /// [`release`](Self::release) with a multi-lock of these locks.
+    /// Starts an operation that releases one hold of each lock in `holds`. In all other respects, this method works
+    /// like [`release`](Self::release) with a multi-lock of these locks.
     pub fn release_holds(&mut self, now: Time, owner: Owner, holds: &[(LockId, HoldToRelease)], wait: bool) -> OpId {
         self.handle(now, |engine| {
             let op = engine.next_op_id();

@@ -31,7 +31,7 @@ class EventStream(AsyncIterator[Event]):
 
     When the client is closed, the iteration ends after the last event. If a client has several streams, each stream
     receives every event. If several tasks read the same stream, each event goes to only one of these tasks. If a task
-    is cancelled while it waits for an event, the stream loses no event.
+    is cancelled while it waits for an event, the stream does not lose any event.
 
     A stream stores up to 1024 events without merging them. If more events occur before a task reads the stream, the
     stream merges the additional events of each hold. The stream also merges the additional events of the session.

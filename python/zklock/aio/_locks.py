@@ -681,7 +681,7 @@ class RwLock(Uncopyable):
         return self._write
 
     async def queue(self) -> list[Participant]:
-        """Return a list of Participants, in queue order. The list contains all readers and writers of all processes,
+        """Return a list of Participants, in queue order. The list contains every reader and writer from every process,
         both holders and waiters.
 
         The call waits for at most the session timeout. Raises ConnectionLost if no server answers within the session

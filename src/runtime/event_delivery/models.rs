@@ -1,5 +1,5 @@
 //! Loom models of event delivery. In the models, events occur while the program polls, receives notifications, or
-//! closes the client. Loom tries every order of these steps. In each order, only one thread at a time may call
+//! closes the client. Loom tries every order of these steps. In every order, only one thread at a time may call
 //! handlers. Every event must be delivered, or the program must have been notified that the event is queued. The
 //! library must not call a handler after the client was closed.
 

@@ -1,6 +1,6 @@
 //! The Rust version of `programs/worker.c`.
 //!
-//! With the option `ignores_lease`, it ignores losses and relies on every hold until it releases the lock, like a
+//! With the `ignores_lease` option, it ignores losses and relies on every hold until it releases the lock, like a
 //! program whose lock has no lease.
 
 use std::fs::{File, OpenOptions};

@@ -159,7 +159,7 @@ impl RawClient {
         self.call(opcode, request.int(flags)).map(|mut reply| reply.string())
     }
 
-    /// Adds an identity to the connection, for example with the scheme `digest` and `user:password`.
+    /// Adds an identity to the connection, for example with the `digest` scheme and `user:password`.
     pub fn authenticate(&mut self, scheme: &str, credentials: &str) -> Result<(), i32> {
         const AUTH_XID: i32 = -4;
         let request = RequestBody::default().int(AUTH_XID).int(100).int(0).string(scheme).string(credentials);
