@@ -28,6 +28,25 @@ fn a_stopped_wrapper_loses_its_command_before_another_holder_starts() {
     fs::remove_file(&log).unwrap();
 }
 
+/// The lease of a client that only waited is short until two heartbeats have followed. How short depends on the time
+/// between the last heartbeat of the waiter and the grant.
+#[test]
+fn the_longest_grace_period_does_not_end_a_command_that_had_to_wait() {
+    let waiters: Vec<_> = (0..6)
+        .map(|phase| {
+            let path = path("long-grace");
+            let holds = format!("{}", 5.0 + f64::from(phase) / 3.0);
+            let holder = zklock(&["run", &path, "sleep", &holds]).start();
+            holder.wait_for_tree(1);
+            let arguments = ["run", "-o", "session.timeout=12000", "--grace", "3s", &path, "sleep", "5"];
+            (holder, zklock(&arguments).start())
+        })
+        .collect();
+    for (mut holder, mut waiter) in waiters {
+        assert_eq!((holder.wait(), waiter.wait()), (0, 0));
+    }
+}
+
 #[test]
 fn a_silent_server_ends_the_command_before_the_session_ends() {
     let proxy = Proxy::start(&ZooKeeper::shared().address());

@@ -209,8 +209,12 @@ impl Wrapper<'_> {
         // The client may have a new session with another timeout since the first check.
         let limits = self.limits(client)?;
         self.show_hold(client, &hold, queued)?;
+        let timeout = client.session_timeout()?;
+        let interval = policy::look_interval(timeout);
+        if let Some(usual) = limits.lease_before_start(timeout, client.lease_length()?) {
+            self.wait_for_lease(&hold, usual, acquired + timeout / 2, interval)?;
+        }
         let environment = self.environment(client, &hold, waited)?;
-        let interval = policy::look_interval(client.session_timeout()?);
         // After the beginning of the run is in the record, only the end of the run or its removal may follow.
         let record = match self.job.options.once_per {
             Some(schedule) => Some(self.begin_run(client, &hold, schedule)?),
@@ -340,6 +344,14 @@ impl Wrapper<'_> {
         for node in hold.nodes()? {
             // If someone has already asked for the lock, the data of the node says so, and stays.
             drop(client.start_write_node(&node, &node, &data, Some(0))?);
+        }
+        Ok(())
+    }
+
+    /// Waits until the hold is safe for this time, or until `end`.
+    fn wait_for_lease(&self, hold: &Hold, usual: Duration, end: BootTime, interval: Duration) -> Result<(), Failure> {
+        while supervise::is_safe(hold.state()) && hold.remaining() < usual && BootTime::now() < end {
+            self.wait(Some(interval))?;
         }
         Ok(())
     }

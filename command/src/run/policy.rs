@@ -25,10 +25,10 @@ pub(crate) struct Limits {
 impl Limits {
     /// Chooses the durations for a session whose lease has the length `lease`. `grace` is the choice of the user.
     ///
-    /// A healthy client renews its lease six times in a session timeout, so the remaining time is never less than the
-    /// length minus a sixth of the session timeout. TERM must not come in this state, and late answers need time too.
-    /// The grace period may therefore use at most half of the remaining time. If `grace` is longer, the function
-    /// returns the longest possible grace period as an error.
+    /// A healthy client renews its lease six times in a session timeout. With the default margin, the remaining time is
+    /// then never less than 5/12 of the session timeout. TERM must not come in this state, and late answers need time
+    /// too. The grace period may therefore be at most half of the length minus a sixth of the session timeout. If
+    /// `grace` is longer, the function returns the longest possible grace period as an error.
     pub(crate) fn choose(
         session_timeout: Duration,
         lease: Duration,
@@ -43,6 +43,19 @@ impl Limits {
                 Ok(Self { grace, loss_grace: grace, reserve, enforce: true })
             }
         }
+    }
+
+    /// Returns the remaining time of the lease for which the wrapper must wait before it starts the command, or `None` if
+    /// it need not wait.
+    ///
+    /// If the client held no lock before, its lease can be as short as a quarter of the session timeout during the first
+    /// third of the hold. A long grace period does not fit into this lease, so TERM would come although the servers
+    /// answer. Later, the lease has its usual length after each heartbeat: 7/12 of the session timeout, or less with a
+    /// larger margin (decision 4).
+    pub(crate) fn lease_before_start(&self, session_timeout: Duration, lease: Duration) -> Option<Duration> {
+        let needed = self.grace + self.reserve + look_interval(session_timeout);
+        let usual = (session_timeout * 7 / 12).min(lease) - session_timeout / 12;
+        (self.enforce && needed > session_timeout / 4).then_some(usual)
     }
 
     /// The time between TERM and KILL after the wrapper has died. The tree must be gone within one second.
@@ -240,5 +253,11 @@ mod tests {
         assert_eq!(Limits::choose(ms(12_000), ms(8000), Some(ms(3001))), Err(ms(3000)));
         assert_eq!(Limits::choose(ms(12_000), ms(8000), Some(ms(3000))).unwrap().grace, ms(3000));
         assert_eq!(Limits::choose(ms(12_000), ms(4000), None).unwrap().grace, ms(500), "a large lease margin");
+        let before_start = |grace| {
+            let limits = Limits::choose(ms(12_000), ms(8000), grace).unwrap();
+            limits.lease_before_start(ms(12_000), ms(8000))
+        };
+        assert_eq!(before_start(None), None);
+        assert_eq!(before_start(Some(ms(3000))), Some(ms(6000)));
     }
 }

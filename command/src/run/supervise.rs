@@ -325,7 +325,7 @@ impl Supervision<'_> {
     }
 }
 
-const fn is_safe(state: LockState) -> bool {
+pub(super) const fn is_safe(state: LockState) -> bool {
     matches!(state, LockState::Held | LockState::Suspended)
 }
 
