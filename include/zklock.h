@@ -121,8 +121,8 @@
  *            zkl_client_set_event_callback, zkl_set_log_callback and zkl_set_log_polling. The function zkl_client_free waits
  *            for the client's callbacks to return, except for a callback that returns credentials
  *            (zkl_config_set_auth_callback). While a thread removes a callback, the thread must not hold a mutex that the
- *            callback needs. While a thread frees a client, the thread must not hold a mutex that one of the client's
- *            callbacks needs. If the thread cannot release the mutex before it frees the client, the thread can call
+ *            callback needs. While a thread frees a client, the thread must not hold a mutex that a callback of this client
+ *            needs. If the thread cannot release the mutex before it frees the client, the thread can call
  *            zkl_client_close_start or zkl_client_free_nowait instead. These two functions do not wait for callbacks. A
  *            callback may remove itself. If two threads of a program poll events, a callback on either thread must not remove
  *            a callback that is running on the other thread.
@@ -1659,8 +1659,8 @@ zkl_status zkl_release_nowait_as(zkl_lock *lock, uint64_t owner);
 int32_t zkl_is_held_as(const zkl_lock *lock, uint64_t owner);
 
 /**
- * Reports the state of an owner's hold. The rules of zkl_lock_state also apply to this function. To act for the calling
- * thread, pass ZKL_OWNER_THREAD as owner.
+ * Reports the hold state of an owner. The rules of zkl_lock_state also apply to this function. To act for the calling thread,
+ * pass ZKL_OWNER_THREAD as owner.
  *
  * Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
  * Does not block. Any thread may call this function.

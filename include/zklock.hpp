@@ -205,7 +205,7 @@ inline namespace v0_1_without_exceptions {
 /* Functions that return a std::optional or a std::vector are templates over the element type. The compiler therefore compiles these functions only
  * for programs that call them. */
 
-/** The state of a client's session. */
+/** The session state of a client. */
 enum class state : std::int32_t {
     connecting = ZKL_STATE_CONNECTING,
     connected = ZKL_STATE_CONNECTED,

@@ -39,7 +39,7 @@ def page(title: str, header: Path, introduction: str) -> str:
         f"This page is made from the comments of [`{header.name}`](../../include/{header.name}). {introduction}",
         *opening(text, anchors),
         "## Overview",
-        *(f"- **[{title}](#{slug_of(title)})**: " + ", ".join(index(items)) for title, _, items in sections),
+        *(f"- **[{name}](#{slug_of(name)})**: " + ", ".join(index(items)) for name, _, items in sections),
     ]
     for section in sections:
         said = re.sub(r"docs/([\w-]+\.md)", r"[docs/\1](../\1)", section.introduction)

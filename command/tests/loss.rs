@@ -35,10 +35,10 @@ fn the_longest_grace_period_does_not_end_a_command_that_had_to_wait() {
     let waiters: Vec<_> = (0..6)
         .map(|phase| {
             let path = path("long-grace");
-            let holds = format!("{}", 5.0 + f64::from(phase) / 3.0);
+            let holds = format!("{}", 7.0 + f64::from(phase) / 2.0);
             let holder = zklock(&["run", &path, "sleep", &holds]).start();
             holder.wait_for_tree(1);
-            let arguments = ["run", "-o", "session.timeout=12000", "--grace", "3s", &path, "sleep", "5"];
+            let arguments = ["run", "-o", "session.timeout=18000", "--grace", "4500ms", &path, "sleep", "7"];
             (holder, zklock(&arguments).start())
         })
         .collect();

@@ -41,7 +41,7 @@ impl TaskLock {
         self.core().is_held_as(self.owner).or_raise(py)
     }
 
-    /// The state of the task's hold, a LockState.
+    /// The hold state of the task, a LockState.
     #[getter]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         lock_state(py, self.core().state_as(self.owner).or_raise(py)?)

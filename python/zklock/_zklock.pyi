@@ -1195,7 +1195,7 @@ class _TaskLock:
         """Whether the task holds the lock and the hold is safe at this moment."""
     @property
     def state(self) -> LockState:
-        """The state of the task's hold, a LockState."""
+        """The hold state of the task, a LockState."""
     @property
     def remaining(self) -> float:
         """The number of seconds for which the hold stays safe."""

@@ -423,8 +423,8 @@ pub extern "C" fn zkl_is_held_as(lock: *const zkl_lock, owner: u64) -> i32 {
     predicate(|| handle::get(lock)?.is_held_as(owner_of(owner)))
 }
 
-/// Reports the state of an owner's hold. The rules of zkl_lock_state also apply to this function. To act for the calling
-/// thread, pass ZKL_OWNER_THREAD as owner.
+/// Reports the hold state of an owner. The rules of zkl_lock_state also apply to this function. To act for the calling thread,
+/// pass ZKL_OWNER_THREAD as owner.
 ///
 /// Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
 /// Does not block. Any thread may call this function.

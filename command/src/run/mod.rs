@@ -211,8 +211,8 @@ impl Wrapper<'_> {
         self.show_hold(client, &hold, queued)?;
         let timeout = client.session_timeout()?;
         let interval = policy::look_interval(timeout);
-        if let Some(usual) = limits.lease_before_start(timeout, client.lease_length()?) {
-            self.wait_for_lease(&hold, usual, acquired + timeout / 2, interval)?;
+        if let Some(needed) = limits.lease_before_start(timeout) {
+            self.wait_for_lease(&hold, needed, acquired + timeout / 2, interval)?;
         }
         let environment = self.environment(client, &hold, waited)?;
         // After the beginning of the run is in the record, only the end of the run or its removal may follow.
@@ -349,8 +349,12 @@ impl Wrapper<'_> {
     }
 
     /// Waits until the hold is safe for this time, or until `end`.
-    fn wait_for_lease(&self, hold: &Hold, usual: Duration, end: BootTime, interval: Duration) -> Result<(), Failure> {
-        while supervise::is_safe(hold.state()) && hold.remaining() < usual && BootTime::now() < end {
+    fn wait_for_lease(&self, hold: &Hold, needed: Duration, end: BootTime, interval: Duration) -> Result<(), Failure> {
+        let is_short = || supervise::is_safe(hold.state()) && hold.remaining() < needed && BootTime::now() < end;
+        if is_short() {
+            self.console.step("the command starts when the lease leaves enough time for --grace");
+        }
+        while is_short() {
             self.wait(Some(interval))?;
         }
         Ok(())

@@ -48,14 +48,13 @@ impl Limits {
     /// Returns the remaining time of the lease for which the wrapper must wait before it starts the command, or `None` if
     /// it need not wait.
     ///
-    /// If the client held no lock before, its lease can be as short as a quarter of the session timeout during the first
-    /// third of the hold. A long grace period does not fit into this lease, so TERM would come although the servers
-    /// answer. Later, the lease has its usual length after each heartbeat: 7/12 of the session timeout, or less with a
-    /// larger margin (decision 4).
-    pub(crate) fn lease_before_start(&self, session_timeout: Duration, lease: Duration) -> Option<Duration> {
+    /// If the client held no lock before, its lease can be as short as a quarter of the session timeout until two
+    /// heartbeats have followed (`lease_of_a_holder_is_short_until_two_heartbeats_have_followed` in the core). A long
+    /// grace period does not fit into this lease, so TERM would come although the servers answer. The command may start
+    /// when the lease leaves enough time until the next heartbeat.
+    pub(crate) fn lease_before_start(&self, session_timeout: Duration) -> Option<Duration> {
         let needed = self.grace + self.reserve + look_interval(session_timeout);
-        let usual = (session_timeout * 7 / 12).min(lease) - session_timeout / 12;
-        (self.enforce && needed > session_timeout / 4).then_some(usual)
+        (self.enforce && needed > session_timeout / 4).then_some(needed + session_timeout / 6)
     }
 
     /// The time between TERM and KILL after the wrapper has died. The tree must be gone within one second.
@@ -255,9 +254,9 @@ mod tests {
         assert_eq!(Limits::choose(ms(12_000), ms(4000), None).unwrap().grace, ms(500), "a large lease margin");
         let before_start = |grace| {
             let limits = Limits::choose(ms(12_000), ms(8000), grace).unwrap();
-            limits.lease_before_start(ms(12_000), ms(8000))
+            limits.lease_before_start(ms(12_000))
         };
         assert_eq!(before_start(None), None);
-        assert_eq!(before_start(Some(ms(3000))), Some(ms(6000)));
+        assert_eq!(before_start(Some(ms(3000))), Some(ms(5740)));
     }
 }

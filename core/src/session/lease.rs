@@ -290,6 +290,38 @@ mod tests {
         }
     }
 
+    /// The page docs/timeouts.md and the command rely on these lengths. A waiter sends a proof in every second heartbeat
+    /// interval, and a ping in the other interval. A holder sends a proof in every interval.
+    #[test]
+    fn lease_of_a_holder_is_short_until_two_heartbeats_have_followed() {
+        const TIMEOUT: u64 = 24;
+        let length_after = |heartbeats: u64, grant: u64| {
+            let mut sent = sent_on_a_connection();
+            let mut lease = Lease::new(at(10), Duration::from_secs(TIMEOUT), None);
+            let granted = 10 + 20 * TIMEOUT + grant;
+            let waiting = (10..granted).step_by(4).skip(1).map(|second| (second, second % 8 == 2));
+            let holding = (granted..=granted + 4 * heartbeats).step_by(4).map(|second| (second, true));
+            for (second, is_proof) in waiting.chain(holding) {
+                if is_proof {
+                    lease.extend(Proof { request_sent: at(second), touch_sent: sent.last_touch_sent(at(second)) });
+                }
+                sent.note(at(second));
+                sent.record_answer(at(second), at(second));
+            }
+            lease.remaining(at(granted + 4 * heartbeats)).as_secs()
+        };
+        for grant in 0..8 {
+            for heartbeats in 0..2 {
+                // A heartbeat later, the rest of the lease must still be a quarter of the timeout.
+                assert!(length_after(heartbeats, grant) - TIMEOUT / 6 >= TIMEOUT / 4, "{heartbeats} {grant}");
+            }
+            assert_eq!(length_after(5, grant), 7 * TIMEOUT / 12);
+        }
+        let shortest = (0..8).flat_map(|grant| [length_after(0, grant), length_after(1, grant)]).min();
+        // The grant came a second before the next heartbeat of the waiter.
+        assert_eq!(shortest, Some(TIMEOUT / 4 + TIMEOUT / 6 + 1));
+    }
+
     #[test]
     fn sent_packets_stay_bounded() {
         let mut sent = sent_on_a_connection();
