@@ -2,19 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a failing test may panic")]
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use zklock_test_support::{RawClient, wait_until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_zklock-standalone");
 
 #[test]
 fn program_prints_its_address_and_ends_on_sigterm() {
-    let mut child = Command::new(PROGRAM).args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim_end();
+    let mut program = Program::start(Command::new(PROGRAM).args(["--listen", "127.0.0.1:0"]));
+    let address = program.address.as_str();
 
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"ruok").unwrap();
@@ -27,21 +29,17 @@ fn program_prints_its_address_and_ends_on_sigterm() {
     let complaint = String::from_utf8(second.stderr).unwrap();
     assert!(complaint.starts_with(&format!("zklock-standalone: cannot listen on {address}: ")), "{complaint}");
 
-    Command::new("kill").arg(child.id().to_string()).status().unwrap();
-    assert_eq!(child.wait().unwrap().signal(), Some(15));
+    Command::new("kill").arg(program.child.id().to_string()).status().unwrap();
+    assert_eq!(program.child.wait().unwrap().signal(), Some(15));
     assert!(TcpStream::connect(address).is_err());
 }
 
 #[test]
 fn program_listens_on_a_host_name_and_rejects_invalid_addresses() {
-    let mut child = Command::new(PROGRAM).args(["--listen", "localhost:0"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address: SocketAddr = line.trim_end().parse().unwrap();
+    let program = Program::start(Command::new(PROGRAM).args(["--listen", "localhost:0"]));
+    let address: SocketAddr = program.address.parse().unwrap();
     assert!(address.ip().is_loopback(), "{address}");
     TcpStream::connect(address).unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
 
     for bad in ["localhost", "localhost:x", "", "127.0.0.1:99999", "no.such.name.invalid:1"] {
         let refused = Command::new(PROGRAM).args(["--listen", bad]).output().unwrap();
@@ -52,6 +50,32 @@ fn program_listens_on_a_host_name_and_rejects_invalid_addresses() {
 }
 
 #[test]
+fn a_connection_waits_while_the_server_has_no_free_file_descriptor() {
+    let limited = format!("ulimit -n 12; exec {PROGRAM} --listen 127.0.0.1:0");
+    let program = Program::start(Command::new("sh").args(["-c", &limited]));
+    let address = program.address.as_str();
+    let files = format!("/proc/{}/fd", program.child.id());
+    let is_open = |descriptor: &i32| fs::exists(format!("{files}/{descriptor}")).unwrap();
+    let mut client = RawClient::connect(address, 120_000);
+    let free = (0..12).filter(|descriptor| !is_open(descriptor));
+    let mut others: Vec<_> = free.map(|_| TcpStream::connect(address).unwrap()).collect();
+    wait_until(Duration::from_secs(60), || (0..12).all(|descriptor| is_open(&descriptor)));
+    // The kernel establishes this connection, but the server can accept it only after it has closed another one.
+    let mut waiting = TcpStream::connect(address).unwrap();
+    // Without a further attempt, the server accepts the connection when its next session expires.
+    waiting.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    waiting.write_all(b"ruok").unwrap();
+    // After two replies, the server has handled all earlier events.
+    for _ in 0..2 {
+        assert_eq!(client.children("/").unwrap(), ["zookeeper"]);
+    }
+    others.pop();
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "imok");
+}
+
+#[test]
 fn the_manual_page_has_every_option() {
     let help = String::from_utf8(Command::new(PROGRAM).arg("--help").output().unwrap().stdout).unwrap();
     let manual = include_str!("../../packaging/zklock-standalone.1").replace('\\', "");
@@ -59,5 +83,28 @@ fn the_manual_page_has_every_option() {
     assert_eq!(options.len(), 5, "{help}");
     for option in options {
         assert!(manual.contains(option), "{option}");
+    }
+}
+
+/// A running `zklock-standalone`. Ends when the value is dropped.
+struct Program {
+    child: Child,
+    /// The address that the program has printed.
+    address: String,
+}
+
+impl Program {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self { child, address: line.trim_end().to_owned() }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
