@@ -64,10 +64,15 @@ def test_the_loop_can_run_again_after_ctrl_c(server: ZooKeeper, path: str) -> No
     client = loop.run_until_complete(Client(server.address).connect())
     bridge = client._bridge
     assert bridge is not None
-    acquiring = loop.create_task(client.mutex(path).acquire())
-    bridge._queue = InterruptingQueue(bridge._queue)  # type: ignore[assignment]
-    with pytest.raises(KeyboardInterrupt):
-        loop.run_until_complete(acquiring)
+    with zklock.Client(server.address) as other:
+        held = other.mutex(path)
+        held.acquire()
+        acquiring = loop.create_task(client.mutex(path).acquire())
+        # The loop runs this callback after the first step of the task, so the answer cannot arrive before the task waits.
+        loop.call_soon(held.release_nowait)
+        bridge._queue = InterruptingQueue(bridge._queue)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(acquiring)
     bridge._queue = bridge._queue.queue  # type: ignore[attr-defined]
     assert loop.run_until_complete(asyncio.wait_for(acquiring, 60))
     loop.run_until_complete(client.close())
