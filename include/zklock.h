@@ -135,7 +135,7 @@
  * Fork       In a child of fork(), a call with a handle from the parent fails with ZKL_E_FORKED. In the child, freeing one of
  *            the parent's handles does nothing. After a fork, the parent keeps its session and its locks. The child of fork()
  *            may make its own client. On Linux 4.14 and later, calls with the parent's handles also fail in a child that was
- *            made by _Fork() or by a raw clone(). Such a child must not make a client. A child that shares the memory of its
+ *            made by _Fork() or by a raw clone(). Such a child must not create a client. A child that shares the memory of its
  *            parent (vfork(), CLONE_VM) must not call the library. If a callback on the event thread forks a child, the child
  *            exits with status 0 when the callback returns in the child.
  * Signals    If a signal arrives during a call, the call continues. No call fails with EINTR. The library's threads block all
@@ -397,9 +397,9 @@ zkl_status zkl_config_set_lease_margin_ms(zkl_config *config, int32_t ms);
 zkl_status zkl_config_set(zkl_config *config, const char *name, const char *value);
 
 /**
- * Reads options from a file, and sets the options in the config. The options file must be UTF-8 text of at most 64 KiB, with
- * one "name = value" on each line. The function ignores empty lines and lines that begin with #. If a # follows a value, the #
- * is part of the value. If the file contains an error, the function sets no option.
+ * Reads options from a file, and sets them in the config. The options file must be UTF-8 text of at most 64 KiB, with one
+ * "name = value" on each line. The function ignores empty lines and lines that begin with #. If a # follows a value, the # is
+ * part of the value. If the file contains an error, the function sets no option.
  *
  * Returns: ZKL_OK. On failure:
  * - ZKL_E_INVALID if the file cannot be read or contains an error. The error message names the file and the line.
@@ -528,10 +528,10 @@ ZKL_NODISCARD zkl_status zkl_client_new(const char *servers, const zkl_config *c
  * caller of zkl_client_free must not hold a mutex that such a callback needs. Callbacks of other clients delay the call by at
  * most two seconds.
  *
- * A callback may free its own client. If a callback frees its own client, zkl_client_free does not wait for this callback. The
- * library then no longer calls the client's callbacks. If a callback on the event thread frees another client, the library
- * drops the queued events of the freed client. However, the library still calls the ZKL_LISTEN_LOSS listeners of the freed
- * client for the holds that end.
+ * A callback may free its own client. If a callback frees its own client, zkl_client_free does not wait for this callback.
+ * From then on, the library does not call the client's callbacks. If a callback on the event thread frees another client, the
+ * library drops the queued events of the freed client. However, for each hold that ends, the library still calls the freed
+ * client's ZKL_LISTEN_LOSS listeners.
  *
  * Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
  * Blocks until the server has confirmed the end of the session and the last callback has returned. The call blocks for at most
@@ -969,7 +969,9 @@ zkl_status zkl_lock_node_path(const zkl_lock *lock, char *buf, size_t size, size
 /**
  * Gets the fencing token of the calling thread's hold. A fencing token is a number that grows with every hold of the path. A
  * store can remember the largest token that it has seen, and refuse requests with a smaller token. A store that refuses
- * smaller tokens is safe from writers that have lost their lock but have not detected the loss.
+ * smaller tokens is safe from writers that have lost their lock but have not detected the loss. If the owner of the write lock
+ * also acquires the read lock, send the token of the write lock: the token of the read lock can be larger than the token of
+ * the next writer.
  *
  * If the member locks of a multi-lock joined their queues in one transaction, all member locks have the same token. If the
  * member locks of a multi-lock have different tokens, the function gets the smallest token. In this case, give each store the
@@ -1859,8 +1861,8 @@ ZKL_NODISCARD zkl_status zkl_leases_release_start(zkl_leases *leases, zkl_op **o
 ZKL_NODISCARD zkl_status zkl_participants_start(zkl_lock *lock, zkl_op **op_out);
 
 /**
- * Starts an operation that asks the server for the participants of a lock. For a read/write lock, the operation finds readers
- * and writers together, as zkl_queue does. All other rules of zkl_participants_start also apply to this function.
+ * Starts an operation that asks the server for the participants of a lock. For a read/write lock, the operation lists both
+ * readers and writers, as zkl_queue does. All other rules of zkl_participants_start also apply to this function.
  *
  * Returns: the statuses of zkl_participants_start.
  * Does not block. The operation ends within the session timeout. Any thread may call this function.
@@ -1936,7 +1938,7 @@ ZKL_NODISCARD zkl_status zkl_semaphore_new_counted_start(zkl_client *client, con
  * function. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
  * Returns: ZKL_OK if the wait has started. After the start, zkl_op_result never returns ZKL_OK. When the wait has ended,
- * zkl_op_result reports one of the statuses of zkl_wait_lost, for example ZKL_E_LOST if the hold is no longer safe. On
+ * zkl_op_result reports the status that zkl_wait_lost would return, for example ZKL_E_LOST if the hold is no longer safe. On
  * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
  */
@@ -2146,10 +2148,10 @@ zkl_status zkl_config_set_poll_events(zkl_config *config, int32_t poll);
 
 /**
  * Gets the event descriptor of a client, for poll, select, epoll and event loops. The descriptor is readable while callbacks
- * are pending (level-triggered), and becomes readable when the client is freed. The descriptor belongs to the library, and
- * the program must not read, write or close it. The library closes the descriptor when it closes the client. The kernel then
+ * are pending (level-triggered), and becomes readable when the client is freed. The descriptor belongs to the library, and the
+ * program must not read, write or close it. The library closes the descriptor when it closes the client. The kernel then
  * removes the closed descriptor from every epoll set. If one thread can free the client while another thread polls, the
- * polling thread must poll a duplicate of the descriptor. The function dup() makes such a duplicate.
+ * polling thread must poll a duplicate of the descriptor. dup() creates such a duplicate.
  *
  * Returns: the descriptor, which is 0 or more.
  * On failure, the function returns one of the statuses of zkl_client_dispatch_events.

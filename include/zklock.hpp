@@ -1518,9 +1518,9 @@ public:
     }
 
     /**
-     * Starts the release of all leases of this object without waiting for the server. The object has no leases after this call. The returned
-     * operation reports the same result as release(). Fails with status::handle if the object has no leases. If a callback of these leases is running
-     * on another thread, the call waits until the callback returns.
+     * Starts to release all leases of this object, without waiting for the server. The object has no leases after this call. The returned operation
+     * reports the same result as release(). Fails with status::handle if the object has no leases. If a callback of these leases is running on
+     * another thread, the call waits until the callback returns.
      */
     [[nodiscard]] operation start_release(error_out ec = {});
 
@@ -1569,9 +1569,9 @@ public:
     /**
      * Sets a callback that reports the loss of these leases. The callback must be callable as void() or void(const zkl::event &). A loss occurs if
      * one lease becomes UNCERTAIN or LOST, or if the client is closed. The new callback replaces the previous callback. Passing nullptr removes the
-     * previous callback. If the leases are already UNCERTAIN or LOST, on_lost() calls the callback at once, on the calling thread. The event of this
-     * call contains only the states: its path is empty, and its token is 0. In this case, the event thread may also call the callback for the same
-     * loss, even at the same moment.
+     * previous callback. If the leases are already UNCERTAIN or LOST, on_lost() calls the callback at once, on the calling thread. The event that the
+     * library passes to this call contains only the states: its path is empty, and its token is 0. In this case, the event thread may also call the
+     * callback for the same loss, even at the same moment.
      *
      * If the call fails, the previous callback remains set. If the previous callback is running on another thread, the call waits until the callback
      * returns.
@@ -2145,7 +2145,8 @@ public:
 
     /**
      * Returns the fencing token of the hold. Each hold of the path has a larger token than all earlier holds, except after a local hand-over. A store
-     * can therefore refuse writes from earlier holders.
+     * can therefore refuse writes from earlier holders. If the owner of the write lock also acquires the read lock, send the token of the write lock:
+     * the token of the read lock can be larger than the token of the next writer.
      *
      * Fails with status::not_owner if there is no hold. Fails with status::lost if the hold was lost. Does not block.
      */
@@ -2404,10 +2405,10 @@ public:
 #endif
 
     /**
-     * Sets a callback for revocation requests (client::revoke()). The library calls the callback as void(). With a revocation request, a program asks
-     * the holder to release this lock, or asks a waiter to stop waiting for it. A revocation request does not release the lock by itself. The
-     * callback does not run on the thread that holds the lock, and should therefore ask that thread to release the lock. The callback of a multi-lock
-     * replaces the callbacks of its member locks. A new callback replaces the previous callback. Passing nullptr removes the previous callback.
+     * Sets a callback for revocation requests (client::revoke()). The library calls the callback as void(). A revocation request asks the holder to
+     * release this lock, or asks a waiter to stop waiting for it. A revocation request does not release the lock by itself. The callback does not run
+     * on the thread that holds the lock, and should therefore ask that thread to release the lock. The callback of a multi-lock replaces the
+     * callbacks of its member locks. A new callback replaces the previous callback. Passing nullptr removes the previous callback.
      *
      * If the call fails, the previous callback remains set. If the previous callback is running on another thread, the call waits until the callback
      * returns.

@@ -104,7 +104,7 @@ impl Config {
         Self::default()
     }
 
-    /// Sets the session timeout. The servers end a session if they receive nothing from its client for this time. The
+    /// Sets the session timeout. The servers end a session if they receive nothing from its client for this long. The
     /// timeout must be at least 1 ms. The default is 10 s. The servers may negotiate another value.
     pub fn session_timeout(self, timeout: Duration) -> Self {
         self.with_checked(milliseconds("session timeout", timeout), |config, timeout| config.session_timeout = timeout)

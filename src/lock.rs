@@ -318,7 +318,7 @@ impl Lock {
     }
 
     /// Returns whether some, but not all, of the member locks are semaphore mutexes. Any owner may release a semaphore
-    /// mutex, and a multi-lock of semaphore mutexes. The other multi-locks release only holds of the caller.
+    /// mutex or a multi-lock of semaphore mutexes. The other multi-locks release only holds of the caller.
     fn has_mixed_members(&self) -> bool {
         let is_semaphore =
             |leaf: &Self| leaf.parts.client_locks.iter().all(|lock| matches!(lock.recipe(), Recipe::SemaphoreMutex));
@@ -390,7 +390,9 @@ impl Lock {
     /// Returns the fencing token of the calling thread's hold. Each hold of a path has a larger token than all earlier
     /// holds of the path, except after a local hand-over. The token is the `czxid` of the lock node. A data store can
     /// remember the largest token that it has received, and refuse requests with smaller tokens. The store is then
-    /// protected from writers that have lost the lock but have not detected the loss.
+    /// protected from writers that have lost the lock but have not detected the loss. If the owner of the write lock
+    /// also acquires the read lock, send the token of the write lock: the token of the read lock can be larger than the
+    /// token of the next writer.
     ///
     /// If one transaction acquired all member locks of a multi-lock, the member locks have the same token. If several
     /// transactions acquired the member locks, their tokens can differ, and this method returns the smallest token. If

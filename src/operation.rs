@@ -298,7 +298,7 @@ impl Operation {
         self.progress.notify();
         if self.cancellation.is_closed() {
             // The program may have closed the lock before the engine received this call. In this case, closing the lock
-            // has not ended this call, so this thread ends it now.
+            // did not end this call, so this thread ends it now.
             drop(progress);
             self.with_target(step, LockTarget::close_waits);
             progress = self.lock();

@@ -304,7 +304,7 @@ fn names_on_the_fencing_page_exist() {
     let (_, quoted) = page.split_once("```sql\n").unwrap();
     let sql = quoted.split("\n```").next().unwrap();
     assert!(read("python/examples/fenced_store.py").contains(sql));
-    let condition = "DO UPDATE SET token = excluded.token WHERE token <= excluded.token";
+    let condition = "DO UPDATE SET token = excluded.token WHERE fence.token <= excluded.token";
     assert!(sql.contains(condition) && read("bindings/c/examples/fenced_sqlite.c").contains(condition));
 }
 

@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS item (resource TEXT PRIMARY KEY, value TEXT NOT NULL)
 """
 PASS_THE_FENCE = """
 INSERT INTO fence (resource, token) VALUES (?, ?)
-ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE token <= excluded.token
+ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE fence.token <= excluded.token
 """
 
 

@@ -1,8 +1,8 @@
 //! The program's callbacks for events and revocation requests.
 //!
-//! The core signals that a callback must be called. A Python thread (`zklock/_callbacks.py`) then fetches the callback and calls it.
-//! Callbacks run only on this thread. If a callback does not return, `close()` still returns within two seconds, and the interpreter
-//! can still end.
+//! The core signals that a callback must be called. A Python thread (`zklock/_callbacks.py`) then fetches the callback and
+//! calls it. Callbacks run only on this thread. If a callback does not return, `close()` still returns within two seconds, and
+//! the interpreter can exit.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -85,7 +85,7 @@ impl<'py> Hub<'py> {
         Ok((!waits.is_none()).then_some(Self(waits)))
     }
 
-    /// Registers a wait of the calling greenlet.
+    /// Registers the calling greenlet as a waiter.
     pub(crate) fn start_wait(&self) -> PyResult<GreenletWait<'py>> {
         let py = self.0.py();
         let waits = self.0.call_python((py.get_type::<WakeQueue>(),))?;

@@ -33,8 +33,8 @@ pub(crate) struct HoldTracker {
 /// the hold, the entry remains until a later lock has the same address.
 struct EnteredLock {
     lock: Py<PyWeakrefReference>,
-    /// The number of releases that the owner still has to make. The number excludes the holds of `Hold` objects, because any thread may
-    /// release a `Hold`.
+    /// The number of times that the owner must still release the lock. The number excludes the holds of `Hold` objects, because
+    /// any thread may release a `Hold`.
     releases: usize,
 }
 

@@ -20,8 +20,8 @@ def register_child() -> None:
     if process is not None and process.parent_process() is not None:
         from multiprocessing.util import Finalize
 
-        # multiprocessing calls the finalizers in descending order of their priorities. The finalizers of the program
-        # may still use a client.
+        # multiprocessing calls the finalizers in descending order of their priorities. The program's finalizers may
+        # still use a client.
         Finalize(None, _close_clients, exitpriority=-100)
 
 

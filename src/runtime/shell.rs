@@ -122,7 +122,7 @@ struct LoadingState {
     has_succeeded: bool,
 }
 
-/// Describes inputs that a thread has loaded in advance of an attempt to connect. A later attempt to connect uses these
+/// Describes inputs that a thread has loaded before an attempt to connect. A later attempt to connect uses these
 /// inputs.
 struct ReadyInputs {
     loaded_at: Time,
@@ -344,7 +344,7 @@ impl Shell {
             state.engine.expire_op(clock::now(), op);
             !state.engine.is_pending(op)
         });
-        // If the client has failed, all its operations already have an answer.
+        // If the client has failed, all its operations have already ended.
         is_answered.unwrap_or(true)
     }
 
@@ -443,7 +443,7 @@ impl Shell {
     }
 
     /// Drops the connection if another part of the program has closed its descriptor. Also drops the connection if the
-    /// I/O thread no longer waits for events of the connection.
+    /// I/O thread no longer waits for events on it.
     fn check_connection(&self, state: &mut State) {
         let (SocketState::Connecting { connection, .. }
         | SocketState::Securing { connection, .. }

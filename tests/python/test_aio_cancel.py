@@ -68,7 +68,7 @@ def test_the_loop_can_run_again_after_ctrl_c(server: ZooKeeper, path: str) -> No
         held = other.mutex(path)
         held.acquire()
         acquiring = loop.create_task(client.mutex(path).acquire())
-        # The loop runs this callback after the first step of the task, so the answer cannot arrive before the task waits.
+        # The loop runs this callback after the first step of the task. The answer cannot arrive before the task waits.
         loop.call_soon(held.release_nowait)
         bridge._queue = InterruptingQueue(bridge._queue)  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt):

@@ -44,7 +44,7 @@ static int begin(struct store *store, const char *resource, int64_t token)
     check(store, SQLITE_OK,
           sqlite3_prepare_v2(store->db,
                              "INSERT INTO fence (resource, token) VALUES (?1, ?2) ON CONFLICT (resource) "
-                             "DO UPDATE SET token = excluded.token WHERE token <= excluded.token",
+                             "DO UPDATE SET token = excluded.token WHERE fence.token <= excluded.token",
                              -1, &statement, NULL));
     check(store, SQLITE_OK, sqlite3_bind_text(statement, 1, resource, -1, SQLITE_STATIC));
     check(store, SQLITE_OK, sqlite3_bind_int64(statement, 2, token));

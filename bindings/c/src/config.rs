@@ -127,9 +127,9 @@ pub unsafe extern "C" fn zkl_config_set(
     })
 }
 
-/// Reads options from a file, and sets the options in the config. The options file must be UTF-8 text of at most 64 KiB, with
-/// one "name = value" on each line. The function ignores empty lines and lines that begin with #. If a # follows a value, the #
-/// is part of the value. If the file contains an error, the function sets no option.
+/// Reads options from a file, and sets them in the config. The options file must be UTF-8 text of at most 64 KiB, with one
+/// "name = value" on each line. The function ignores empty lines and lines that begin with #. If a # follows a value, the # is
+/// part of the value. If the file contains an error, the function sets no option.
 ///
 /// Returns: ZKL_OK. On failure:
 /// - ZKL_E_INVALID if the file cannot be read or contains an error. The error message names the file and the line.

@@ -23,10 +23,10 @@ pub extern "C" fn zkl_config_set_poll_events(config: *mut zkl_config, poll: i32)
 }
 
 /// Gets the event descriptor of a client, for poll, select, epoll and event loops. The descriptor is readable while callbacks
-/// are pending (level-triggered), and becomes readable when the client is freed. The descriptor belongs to the library, and
-/// the program must not read, write or close it. The library closes the descriptor when it closes the client. The kernel then
+/// are pending (level-triggered), and becomes readable when the client is freed. The descriptor belongs to the library, and the
+/// program must not read, write or close it. The library closes the descriptor when it closes the client. The kernel then
 /// removes the closed descriptor from every epoll set. If one thread can free the client while another thread polls, the
-/// polling thread must poll a duplicate of the descriptor. The function dup() makes such a duplicate.
+/// polling thread must poll a duplicate of the descriptor. dup() creates such a duplicate.
 ///
 /// Returns: the descriptor, which is 0 or more.
 /// On failure, the function returns one of the statuses of zkl_client_dispatch_events.

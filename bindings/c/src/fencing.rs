@@ -13,7 +13,9 @@ use crate::status::zkl_status;
 
 /// Gets the fencing token of the calling thread's hold. A fencing token is a number that grows with every hold of the path. A
 /// store can remember the largest token that it has seen, and refuse requests with a smaller token. A store that refuses
-/// smaller tokens is safe from writers that have lost their lock but have not detected the loss.
+/// smaller tokens is safe from writers that have lost their lock but have not detected the loss. If the owner of the write lock
+/// also acquires the read lock, send the token of the write lock: the token of the read lock can be larger than the token of
+/// the next writer.
 ///
 /// If the member locks of a multi-lock joined their queues in one transaction, all member locks have the same token. If the
 /// member locks of a multi-lock have different tokens, the function gets the smallest token. In this case, give each store the

@@ -131,8 +131,8 @@ pub unsafe extern "C" fn zkl_participants_start(lock: *mut zkl_lock, op_out: *mu
     unsafe { start(op_out, || Request::call(handle::get(lock)?.start_participants()?, RequestAnswer::participants)) }
 }
 
-/// Starts an operation that asks the server for the participants of a lock. For a read/write lock, the operation finds readers
-/// and writers together, as zkl_queue does. All other rules of zkl_participants_start also apply to this function.
+/// Starts an operation that asks the server for the participants of a lock. For a read/write lock, the operation lists both
+/// readers and writers, as zkl_queue does. All other rules of zkl_participants_start also apply to this function.
 ///
 /// Returns: the statuses of zkl_participants_start.
 /// Does not block. The operation ends within the session timeout. Any thread may call this function.
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn zkl_semaphore_new_counted_start(
 /// function. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
 /// Returns: ZKL_OK if the wait has started. After the start, zkl_op_result never returns ZKL_OK. When the wait has ended,
-/// zkl_op_result reports one of the statuses of zkl_wait_lost, for example ZKL_E_LOST if the hold is no longer safe. On
+/// zkl_op_result reports the status that zkl_wait_lost would return, for example ZKL_E_LOST if the hold is no longer safe. On
 /// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]

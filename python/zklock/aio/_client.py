@@ -175,8 +175,8 @@ class Client(Uncopyable):
         """Return a stream of all later events of the client, for use in ``async for``.
 
         The iteration ends when the client is closed. Any number of tasks may call ``events()``, and each call returns a
-        separate stream. A slow task still receives the loss of every hold; see ``EventStream``. Raises RuntimeError
-        before the client is connected.
+        separate stream. A slow task is still notified of the loss of every hold; see ``EventStream``. Raises
+        RuntimeError before the client is connected.
 
         Example::
 

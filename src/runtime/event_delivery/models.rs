@@ -111,7 +111,7 @@ fn handler_added_during_push_and_close_is_dropped_with_client() {
     });
 }
 
-/// The implementation of `Drop` for listeners relies on the rule that this model checks.
+/// `Drop` for listeners relies on the rule that this model verifies.
 #[test]
 fn a_handler_that_was_removed_neither_runs_nor_is_called_again() {
     loom::model(|| {

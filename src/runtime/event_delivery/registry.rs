@@ -29,7 +29,7 @@ pub enum Listen {
     Loss = 1,
 }
 
-/// The id of a handler in the registry of its client. A registry never reuses an id.
+/// The id of a handler in its client's registry. A registry never reuses an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct HandlerId(u64);
 

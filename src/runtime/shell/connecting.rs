@@ -112,8 +112,8 @@ impl Shell {
                     self.resolve(state, now, server);
                 }
                 (SocketState::Loading(_), Some(error)) => self.fail_attempt(state, now, error.message()),
-                // The client is not waiting for these inputs now. Either the client has not left its server yet, or the
-                // attempt to connect ended before the loading did. The next attempt uses the inputs.
+                // The client is not currently waiting for these inputs. Either the client has not left its server yet,
+                // or the attempt to connect ended before the loading did. The next attempt uses the inputs.
                 (other, failed) => {
                     state.socket_state = other;
                     let connections = state.engine.metrics().connections;

@@ -83,8 +83,8 @@ impl TlsStream {
                 Some(Ok(count))
             }
             Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => None,
-            // The server closed the connection without sending the TLS closing record. The session treats every end of
-            // a connection alike, because incomplete frames show that data is missing.
+            // The server closed the connection without sending the TLS alert close_notify. The session treats every end
+            // of a connection alike, because incomplete frames show that data is missing.
             Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => Some(Ok(0)),
             Err(cause) => Some(Err(cause)),
         }
