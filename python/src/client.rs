@@ -77,12 +77,12 @@ use crate::{int_args, text};
 /// leases therefore raise Deadlock, unless the timeout is 0. A callback may call every method that does not wait for a
 /// lock, for leases or for a loss.
 ///
-/// While a callback runs, later events wait in a queue. If about a thousand events wait in the queue, the client merges any
-/// further events of each hold. The client also merges any further events of the session. Merged events still report the last
-/// state of every hold, and the loss of every lost hold. If several sessions are lost one after the other, merged events may
-/// report only one of these losses. ``close()`` waits at most 2 seconds for the delivery of the last events. After a client is
-/// garbage-collected without ``close()``, its callbacks receive no more events. The interpreter can end even if a callback does
-/// not return.
+/// While a callback runs, later events wait in a queue. If about a thousand events wait in the queue, the client merges any further
+/// events of each hold. The client also merges any further events of the session. Merged events still report the last state of
+/// every hold, and the loss of every lost hold. If several sessions are lost one after the other, merged events may report only one
+/// of these losses. ``close()`` waits at most 2 seconds for the delivery of the last events. After a client and all its locks,
+/// semaphores and leases are garbage-collected without ``close()``, its callbacks receive no more events. The thread that drops the
+/// last of these objects may wait up to 2 seconds for the server. The interpreter can end even if a callback does not return.
 ///
 /// The session ends when the program calls ``close()``, at the end of a ``with`` block, when the client and all its locks are
 /// garbage-collected, or when the interpreter ends (``atexit``). The methods may be called from any thread. In a forked child

@@ -60,9 +60,11 @@ A client provides metrics (``client.metrics()``, ``client.prometheus()``). The l
 ``logging``. The loggers are ``zklock.session``, ``zklock.lock`` and ``zklock.request``. Each log record has an
 attribute ``zklock``, a dict with details.
 
-Every failure raises a ``zklock.Error`` with a ``status``, and each ``Status`` has an exception class. Most exception
-classes are also subclasses of built-in exceptions: ``LockTimeout`` is a ``TimeoutError``, ``PermissionDenied`` is a
-``PermissionError``, and a wrong argument raises a ``ValueError`` or ``TypeError``.
+Every failure of an operation raises a ``zklock.Error`` with a ``status``, and each ``Status`` has an exception class.
+Most exception classes are also subclasses of built-in exceptions: ``LockTimeout`` is a ``TimeoutError``,
+``PermissionDenied`` is a ``PermissionError``, and a wrong argument raises a ``ValueError`` or ``TypeError``. Wrong use
+of the API, such as an unknown argument or a client of another event loop, raises a plain ``TypeError``,
+``AttributeError`` or ``RuntimeError``.
 
 ``zklock.aio`` provides the classes of ``zklock`` for asyncio tasks. A hold of ``zklock.aio`` belongs to a task and not
 to a thread.

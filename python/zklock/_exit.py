@@ -26,9 +26,16 @@ def register_child() -> None:
 
 
 def _close_clients() -> None:
+    # This thread must not wait for other threads: the workers of an idle ThreadPoolExecutor end only after all
+    # finalizers have returned. The interpreter then waits for all threads except daemon threads.
+    threading.Thread(target=_close_after_threads, name="zklock-exit").start()
+
+
+def _close_after_threads() -> None:
+    """Close all clients after all threads except daemon threads have ended, as with ``atexit``."""
     from zklock._zklock import _close_all
 
-    # As with atexit, clients remain open until all threads except daemon threads have ended.
+    threading.main_thread().join()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

@@ -62,7 +62,8 @@ class LockLike(Protocol):
     """Any lock of this package: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock.
 
     A function can have a parameter of type LockLike. Tests of the function can then pass any object that has the
-    members of LockLike. ``isinstance(lock, LockLike)`` also works.
+    members of LockLike. ``isinstance(lock, LockLike)`` also works, except for a mock, because it checks the class of
+    the object.
     """
 
     def acquire(self, *, timeout: float | None = None) -> bool:

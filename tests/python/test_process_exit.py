@@ -136,10 +136,13 @@ def test_an_exit_handler_that_joins_a_daemon_thread(
 
 # Each process acquires a lock and ends without releasing the lock.
 CHILDREN = """
-import multiprocessing, sys, threading, zklock
+import concurrent.futures, multiprocessing, sys, threading, zklock
 
 def acquire(servers, path):
-    global client, mutex
+    global client, mutex, pool
+    # The worker of this pool ends only when the interpreter ends.
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    pool.submit(int).result()
     client = zklock.Client(servers, session_timeout=60)
     mutex = client.mutex(path)
     mutex.acquire()

@@ -27,13 +27,12 @@ impl Lock {
     /// call makes one attempt and does not wait for other participants. Ctrl-C interrupts the wait. The library then removes the node
     /// of the interrupted call from the queue.
     ///
-    /// Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and
-    /// ClientClosed if the client is closed. Raises LockLost if an earlier hold of the thread was lost, and the thread
-    /// has not released the lost hold yet. Raises ForeignContender if an incompatible kind of lock uses the path.
-    /// Raises Deadlock if the thread already holds the lock on this path through another lock object, or if the thread
-    /// holds the read lock and tries to acquire the write lock. In a callback, the call raises Deadlock unless the
-    /// timeout is 0. In the hub of gevent or eventlet, the call always raises Deadlock. In a greenlet without a hub,
-    /// the call raises Unsupported unless the timeout is 0.
+    /// Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and ClientClosed if
+    /// the client is closed. Raises LockLost if an earlier hold of the thread on this lock object was lost, and the thread has not
+    /// released the lost hold yet. Raises ForeignContender if an incompatible kind of lock uses the path. Raises Deadlock if the
+    /// thread already holds the lock on this path through another lock object, or if the thread holds the read lock and tries to
+    /// acquire the write lock. In a callback, the call raises Deadlock unless the timeout is 0. In the hub of gevent or eventlet,
+    /// the call always raises Deadlock. In a greenlet without a hub, the call raises Unsupported unless the timeout is 0.
     #[pyo3(signature = (*, timeout=None))]
     fn acquire(
         this: &Bound<'_, Self>,

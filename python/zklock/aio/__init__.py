@@ -34,12 +34,13 @@ other tasks, threads and processes wait. If a task tries to release a lock that 
 NotOwner. The properties of a lock describe the hold of the current task. In a task without a hold, ``is_held`` is False
 and ``fencing_token`` raises NotOwner. Any task may use a ``Hold``. ``asyncio.wait_for(lock.acquire(), 5)`` acquires the
 lock for the task that awaits ``wait_for()``. ``create_task()``, ``gather()`` and ``shield()`` run a coroutine in a new
-task. If this coroutine acquires a lock, the hold belongs to the new task.
+task. If this coroutine acquires a lock, the hold belongs to the new task. If this coroutine is ``lock.release()``, it
+raises NotOwner, and the lock stays held. ``Hold.release()`` works in any task.
 
 If a task ends without releasing a lock, **the library does not release the lock**. After the owner of a hold has ended,
-no other task can release the lock. The library issues a ResourceWarning that names the lock of the ended task. If a
-lock object or a Leases object is garbage-collected during a hold, the library ends the hold and also issues a
-ResourceWarning. Python shows ResourceWarnings with ``-X dev`` or ``-W default``. If a program abandons an asynchronous
+no other task can release the lock, except with a ``Hold``. The library issues a ResourceWarning that names the lock of
+the ended task. If a lock object or a Leases object is garbage-collected during a hold, the library ends the hold and
+also issues a ResourceWarning. Python shows ResourceWarnings with ``-X dev`` or ``-W default``. If a program abandons an asynchronous
 generator inside an ``async with`` block, another task exits the block. In an asynchronous generator, use
 ``async with lock.hold()``. Any task may exit such a block. As an alternative, use ``contextlib.aclosing()``, which
 closes the generator in the task that uses the generator.
@@ -56,7 +57,8 @@ event in client.events()`` and ``client.on_event()`` report all changes in the s
 
 A client belongs to the event loop in which the client connected. The loop watches only one descriptor for each client,
 even if the client has many tasks. A client works with every event loop that has ``add_reader()``, such as the loops of
-asyncio and uvloop. The library runs Python code only on the thread of the loop, and no call blocks that thread.
+asyncio and uvloop. The library calls callbacks only on the thread of the loop, and no call blocks that thread. Handlers
+of ``logging`` and the callables of ``auth`` run on other threads.
 """
 
 from zklock.aio._client import Client

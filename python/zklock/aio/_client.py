@@ -51,8 +51,8 @@ class Client(Uncopyable):
     * ``session_timeout``: the servers end the session if they receive no message from the client for this time. The
       servers may choose a different timeout. None means 10 s.
     * ``connect_timeout``: the time limit for connecting. None means 10 s.
-    * ``lease_margin``: the time between the end of the session lease and the earliest possible end of the session. By
-      default, ``lease_margin`` is a third of the negotiated session timeout.
+    * ``lease_margin``: the session lease is shorter than the session timeout by at least this time. By default,
+      ``lease_margin`` is a third of the negotiated session timeout.
     * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``. Instead of the
       credentials, a pair can contain a callable that returns the credentials as bytes or str. The library calls the
       callable before each attempt to connect, on a separate daemon thread and not on the thread of the event loop; see
