@@ -100,8 +100,9 @@ class Client:
     any further events of each hold. The client also merges any further events of the session. Merged events still
     report the last state of every hold, and the loss of every lost hold. If several sessions are lost one after the
     other, merged events may report only one of these losses. ``close()`` waits at most 2 seconds for the delivery of
-    the last events. After a client is garbage-collected without ``close()``, its callbacks receive no more events. The
-    interpreter can end even if a callback does not return.
+    the last events. After a client and all its locks, semaphores and leases are garbage-collected without ``close()``,
+    its callbacks receive no more events. The thread that drops the last of these objects may wait up to 2 seconds for
+    the server. The interpreter can end even if a callback does not return.
 
     The session ends when the program calls ``close()``, at the end of a ``with`` block, when the client and all its
     locks are garbage-collected, or when the interpreter ends (``atexit``). The methods may be called from any thread.
@@ -338,12 +339,12 @@ class Lock:
         The library then removes the node of the interrupted call from the queue.
 
         Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and
-        ClientClosed if the client is closed. Raises LockLost if an earlier hold of the thread was lost, and the thread
-        has not released the lost hold yet. Raises ForeignContender if an incompatible kind of lock uses the path.
-        Raises Deadlock if the thread already holds the lock on this path through another lock object, or if the thread
-        holds the read lock and tries to acquire the write lock. In a callback, the call raises Deadlock unless the
-        timeout is 0. In the hub of gevent or eventlet, the call always raises Deadlock. In a greenlet without a hub,
-        the call raises Unsupported unless the timeout is 0.
+        ClientClosed if the client is closed. Raises LockLost if an earlier hold of the thread on this lock object was
+        lost, and the thread has not released the lost hold yet. Raises ForeignContender if an incompatible kind of lock
+        uses the path. Raises Deadlock if the thread already holds the lock on this path through another lock object, or
+        if the thread holds the read lock and tries to acquire the write lock. In a callback, the call raises Deadlock
+        unless the timeout is 0. In the hub of gevent or eventlet, the call always raises Deadlock. In a greenlet
+        without a hub, the call raises Unsupported unless the timeout is 0.
         """
     def hold(self, *, timeout: float | None = None) -> Hold:
         """Acquire the lock, and return a Hold. Use the Hold in a ``with`` block, or call ``release()`` of the Hold::
