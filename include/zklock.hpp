@@ -1179,8 +1179,10 @@ public:
     }
 
     /**
-     * Sets whether mutexes and read/write locks wait in the same queue as kazoo's locks on the same path (zkl_config_set_wait_for_kazoo). By default,
-     * an acquire fails with status::foreign if it finds a kazoo lock.
+     * Sets whether mutexes and read/write locks wait for kazoo's locks on the same path (zkl_config_set_wait_for_kazoo). By default, an acquire
+     * fails with status::foreign if it finds a kazoo lock. The kazoo programs must also wait for zklock: construct their locks with
+     * extra_lock_patterns=["-lock-"] for a mutex, and with ["__READ__", "__WRIT__"] for a read/write lock. Otherwise both programs can hold the
+     * lock at the same time.
      */
     config &wait_for_kazoo(bool wait = true, error_out ec = {})
     {

@@ -99,7 +99,9 @@ func WithOptionsFile(file string) Option {
 	}}
 }
 
-// WithKazoo makes mutexes and read/write locks wait in the same queue as kazoo's locks.
+// WithKazoo makes mutexes and read/write locks wait for kazoo's locks on the same path. The kazoo programs must also wait for
+// zklock: construct their locks with extra_lock_patterns=["-lock-"] for a mutex, and with ["__READ__", "__WRIT__"] for a
+// read/write lock. Otherwise both programs can hold the lock at the same time.
 func WithKazoo() Option {
 	return Option{func(config *C.zkl_config) error {
 		return call(func() C.zkl_status { return C.zkl_config_set_wait_for_kazoo(config, 1) })

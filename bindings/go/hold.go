@@ -100,8 +100,12 @@ func (h *Hold) State() LockState {
 }
 
 // FencingToken returns the fencing token of the hold. Every later hold of the lock has a greater token, except after a local
-// hand-over: see [Hold.FencingPass]. A store can refuse a write whose token is smaller than the token of an earlier write. If the
-// hold was lost during the acquire, the token is 0. A store must refuse the token 0.
+// hand-over ([Hold.FencingPass]), and except for a hold that re-enters the lock: both keep the token. A store can refuse a write
+// whose token is smaller than the token of an earlier write. If the hold was lost during the acquire, the token is 0. A store must
+// refuse the token 0.
+//
+// If a program acquires the read lock for the owner of the write lock, the token of the read lock can be greater than the token of
+// the next writer. Send the token of the write lock instead.
 //
 // For a multi-lock, the token is the smallest token of its members. If one transaction acquired all members, they have the same token.
 // Otherwise, acquire each member again for the owner of this hold ([Hold.Acquire]), and send each store the token of the member that

@@ -196,8 +196,9 @@ impl Hold {
         self.lock.get().path_or_error()
     }
 
-    /// The fencing token of this hold: an int that grows with every hold of the path. A store that compares tokens can refuse writers
-    /// that have lost the lock. The token of a Hold does not change after a loss or a release.
+    /// The fencing token of this hold: an int that grows with every hold of the path. A store that compares tokens can refuse
+    /// writers that have lost the lock. For a read lock that its owner acquired under the write lock, send the token of the write
+    /// lock. The token of a Hold does not change after a loss or a release.
     #[getter]
     fn token(&self) -> i64 {
         self.token

@@ -26,17 +26,25 @@ def register_child() -> None:
 
 
 def _close_clients() -> None:
-    # This thread must not wait for other threads: the workers of an idle ThreadPoolExecutor end only after all
-    # finalizers have returned. The interpreter then waits for all threads except daemon threads.
-    threading.Thread(target=_close_after_threads, name="zklock-exit").start()
+    if threading.main_thread().is_alive():
+        # This thread must not wait for other threads: the workers of an idle ThreadPoolExecutor end only after all
+        # finalizers have returned. The interpreter then waits for all threads except daemon threads.
+        threading.Thread(target=_close_after_threads, name="zklock-exit").start()
+    else:
+        # Since Python 3.13, the finalizers run after the interpreter has waited for these threads.
+        _close_all()
 
 
 def _close_after_threads() -> None:
     """Close all clients after all threads except daemon threads have ended, as with ``atexit``."""
-    from zklock._zklock import _close_all
-
     threading.main_thread().join()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     _close_all()
+
+
+def _close_all() -> None:
+    from zklock import _zklock
+
+    _zklock._close_all()

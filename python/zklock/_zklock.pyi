@@ -495,7 +495,8 @@ class Lock:
     @property
     def fencing_token(self) -> int:
         """The fencing token of the calling thread's hold: an int that grows with every hold of the path. A store that
-        compares tokens can refuse writers that have lost the lock.
+        compares tokens can refuse writers that have lost the lock. For a read lock that its owner acquired under the
+        write lock, send the token of the write lock.
 
         Does not block. Raises NotOwner if the thread has no hold, even if another thread holds the lock. Raises
         LockLost if the thread's hold was lost.
@@ -660,7 +661,8 @@ class Hold:
     @property
     def token(self) -> int:
         """The fencing token of this hold: an int that grows with every hold of the path. A store that compares tokens
-        can refuse writers that have lost the lock. The token of a Hold does not change after a loss or a release.
+        can refuse writers that have lost the lock. For a read lock that its owner acquired under the write lock, send
+        the token of the write lock. The token of a Hold does not change after a loss or a release.
         """
     @property
     def fencing_pass(self) -> int:

@@ -245,8 +245,9 @@ impl Lock {
         seconds_left(py, self.core.remaining_in_process())
     }
 
-    /// The fencing token of the calling thread's hold: an int that grows with every hold of the path. A store that compares tokens can
-    /// refuse writers that have lost the lock.
+    /// The fencing token of the calling thread's hold: an int that grows with every hold of the path. A store that compares tokens
+    /// can refuse writers that have lost the lock. For a read lock that its owner acquired under the write lock, send the token of
+    /// the write lock.
     ///
     /// Does not block. Raises NotOwner if the thread has no hold, even if another thread holds the lock. Raises LockLost if the
     /// thread's hold was lost.

@@ -304,7 +304,8 @@ class Lock(Uncopyable):
     @property
     def fencing_token(self) -> int:
         """The fencing token of the current task's hold: an int that grows with every hold of the path. A store that
-        compares tokens can refuse writers that have lost the lock.
+        compares tokens can refuse writers that have lost the lock. For a read lock that its owner acquired under the
+        write lock, send the token of the write lock.
 
         Raises NotOwner if the task has no hold, even if another task holds the lock. Raises LockLost if the task's hold
         was lost.
@@ -464,7 +465,8 @@ class Hold(Uncopyable):
     @property
     def token(self) -> int:
         """The fencing token of this hold: an int that grows with every hold of the path. A store that compares tokens
-        can refuse writers that have lost the lock. The token of a Hold does not change after a loss or a release.
+        can refuse writers that have lost the lock. For a read lock that its owner acquired under the write lock, send
+        the token of the write lock. The token of a Hold does not change after a loss or a release.
         """
         return self._native.token
 
