@@ -52,8 +52,9 @@ pub(crate) struct Shell {
 struct State {
     engine: Engine,
     socket_state: SocketState,
-    /// The number of attempts to connect so far. Each attempt begins with a different server address.
-    attempts: usize,
+    /// The address that the client tried last, for each server. If the name of the server has several addresses, the next
+    /// attempt to connect to the server begins with the address after this one.
+    tried: HashMap<Server, SocketAddr>,
     /// The sources of the credentials and TLS files for an attempt to connect. The value is empty if the client is
     /// closed.
     inputs: Arc<AttemptInputs>,
@@ -160,7 +161,7 @@ impl Shell {
         let state = State {
             engine,
             socket_state: SocketState::Idle,
-            attempts: 0,
+            tried: HashMap::new(),
             inputs: Arc::new(inputs),
             loading: LoadingState::default(),
             resolving: Vec::new(),

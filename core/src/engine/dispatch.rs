@@ -217,6 +217,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Returns whether the client's present server list contains the server.
+    pub fn uses_server(&self, server: &Server) -> bool {
+        self.session.uses_server(server)
+    }
+
     /// Returns the time at which [`advance`](Self::advance) must be called.
     pub fn next_timeout(&self) -> Option<Time> {
         let lease_end =

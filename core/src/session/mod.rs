@@ -503,6 +503,11 @@ impl<T> Session<T> {
         self.is_out_of_resources
     }
 
+    /// Returns whether the server list contains the server.
+    pub(crate) fn uses_server(&self, server: &Server) -> bool {
+        self.servers.all().any(|used| used == server)
+    }
+
     /// Returns whether the last connection to each of the servers has failed because of a certificate.
     pub(crate) fn are_all_certificates_refused(&self) -> bool {
         let is_refused = |server: &Server| {

@@ -18,7 +18,6 @@ use crate::runtime::{clock, resolve, tls};
 
 impl Shell {
     pub(super) fn connect(&self, state: &mut State, now: Time, server: Server) {
-        state.attempts += 1;
         if state.inputs.can_block() {
             if state.has_ready_inputs(now) {
                 return self.resolve(state, now, server);
@@ -180,11 +179,14 @@ impl Shell {
         });
     }
 
-    /// Starts connecting to one of the addresses of a server. Each attempt begins with a different address. If one
-    /// address never answers, the client therefore still tries the other addresses.
+    /// Starts connecting to one of the addresses of a server. An attempt begins with the address after the one that the
+    /// client tried last. If one address never answers, the client therefore still tries the other addresses.
     fn connect_to_any(&self, state: &mut State, now: Time, server: &Server, mut addresses: Vec<SocketAddr>) {
-        let first = state.attempts % addresses.len().max(1);
-        addresses.rotate_left(first);
+        if let Some(last) = state.tried.get(server)
+            && let Some(at) = addresses.iter().position(|address| address == last)
+        {
+            addresses.rotate_left(at + 1);
+        }
         self.connect_to_next(state, now, server, addresses, "no address");
     }
 
@@ -203,6 +205,10 @@ impl Shell {
             match self.start_connection(state, server, address) {
                 Ok(connection) => {
                     let server = server.clone();
+                    if state.tried.insert(server.clone(), address).is_none() {
+                        let engine = &state.engine;
+                        state.tried.retain(|tried, _| engine.uses_server(tried));
+                    }
                     state.socket_state = SocketState::Connecting { server, connection, others: addresses };
                     return;
                 }

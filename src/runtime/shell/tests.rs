@@ -166,7 +166,7 @@ fn a_panic_on_a_resolver_thread_fails_its_client_and_no_other() {
     // The client may already have failed before the call starts.
     let (call, others_call) = (connect(&failing), connect(&other).unwrap());
     assert_eq!(call.and_then(|call| call.wait()).unwrap_err().status(), Status::Internal);
-    wait_until(&other, |state| state.attempts > 1);
+    wait_until(&other, |state| state.engine.metrics().connection_attempts > 1);
     drop(others_call);
     expect_failed(&failing);
     stop(&other);
@@ -177,7 +177,8 @@ fn late_addresses_are_used_only_while_they_are_recent() {
     const NAME: &str = "no-such-host.invalid:2181";
     let listeners = [(); 2].map(|()| listen());
     let addresses = listeners.each_ref().map(|(_, address)| address.parse().unwrap());
-    let shell = sound_client(NAME);
+    // The client tries the two servers in turn. The other server never has an address.
+    let shell = sound_client(&format!("{NAME},other-host.invalid:2181"));
     let add_late = |age: Duration| {
         let server = ConnectString::parse(NAME).unwrap().servers.remove(0);
         let since_boot: Duration = clock::now() - Time::default() - age;
@@ -199,7 +200,8 @@ fn late_addresses_are_used_only_while_they_are_recent() {
         true
     };
     assert_eq!(listeners.each_ref().map(was_used), [false; 2]);
-    // Each attempt begins with another address. The connection of each attempt is closed after its handshake.
+    // Each attempt at the server begins with another address. The connection of each attempt is closed after its
+    // handshake.
     let mut used = [false; 2];
     let end = clock::now() + LONG;
     while used != [true; 2] {
