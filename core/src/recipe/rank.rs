@@ -18,7 +18,8 @@ pub(super) enum Rank {
         is_tie: bool,
     },
     /// The directory contains a node of another lock family. Contenders of different families cannot wait for each
-    /// other.
+    /// other. The position of the foreign node says nothing: its program may ignore all other nodes, and may therefore
+    /// hold its lock already.
     Foreign { name: String, family: &'static str },
 }
 
