@@ -85,6 +85,11 @@ impl Kind {
             Self::Queue(_) => "unknown",
         }
     }
+
+    /// Returns whether zklock and Curator use this kind of lock.
+    pub(crate) const fn is_of_curator(self) -> bool {
+        matches!(self, Self::Semaphore | Self::Queue(LockFamily::Mutex | LockFamily::ReadWrite))
+    }
 }
 
 impl Role {

@@ -49,6 +49,20 @@ fn a_foreign_holder_cannot_be_asked() {
 }
 
 #[test]
+fn a_token_of_a_foreign_node_is_not_checked() {
+    let (path, mut raw) = (path("kazoo-fence"), raw());
+    let name = format!("{path}/{}__lock__", "0".repeat(32));
+    let node = raw.create_with_ancestors(&name, b"kazoo-host", flags::EPHEMERAL_SEQUENTIAL).unwrap();
+    let token = raw.stat(&node).unwrap().czxid;
+    let (code, _, errors) = run(&["fence-check", &path, &token.to_string()]);
+    assert_eq!(code, 83);
+    assert_eq!(
+        errors,
+        format!("zklock: the token {token} belongs to a node of kazoo; zklock does not check such tokens\n")
+    );
+}
+
+#[test]
 fn break_deletes_only_with_yes_and_the_next_participant_gets_the_lock() {
     let (path, mut raw) = (path("break"), raw());
     let mut holder = zklock(&["run", &path, "sleep", "60"]).start();

@@ -16,11 +16,16 @@ pub(crate) fn run(arguments: &FenceCheckArguments) -> Result<Exit, Failure> {
     }
     let survey = read_queue(&client, path)?;
     let token_of = |entry: &Entry| entry.content.as_ref().map(|content| content.token);
-    if survey.entries.iter().any(|entry| token_of(entry) == Some(token)) {
-        return Err(Failure::new(
-            Exit::Busy,
-            format!("the token {token} belongs to a participant that waits for {path}"),
-        ));
+    if let Some(owner) = survey.entries.iter().find(|entry| token_of(entry) == Some(token)) {
+        return Err(if owner.kind.is_of_curator() {
+            Failure::new(Exit::Busy, format!("the token {token} belongs to a participant that waits for {path}"))
+        } else {
+            let kind = owner.kind.name();
+            Failure::new(
+                Exit::Foreign,
+                format!("the token {token} belongs to a node of {kind}; zklock does not check such tokens"),
+            )
+        });
     }
     let newest = survey.holders().filter_map(token_of).max();
     let newest =

@@ -1,20 +1,21 @@
 //! `zklock revoke`: asks the holders of a lock to release it (Curator's `Revoker`).
 
-use zklock::{Call, LockFamily, Result as ZkResult};
+use zklock::{Call, Result as ZkResult};
 
 use crate::cli::RevokeArguments;
 use crate::exit::{Exit, Failure};
 use crate::observe::connect;
 use crate::observe::table::answer;
 use crate::owner::printable_line;
-use crate::survey::{BATCH, Entry, Kind, Survey, read_contents};
+use crate::survey::{BATCH, Entry, Survey, read_contents};
 
 /// Asks all holders.
 pub(crate) fn run(arguments: &RevokeArguments) -> Result<Exit, Failure> {
     let client = connect(&arguments.connection)?;
     let mut survey = Survey::read(&client, &arguments.path)?;
+    // Only zklock and Curator react to a request.
     let (mut asked, mut others): (Vec<&mut Entry>, Vec<&mut Entry>) =
-        survey.entries.iter_mut().filter(|entry| entry.is_holder()).partition(|entry| understands_requests(entry));
+        survey.entries.iter_mut().filter(|entry| entry.is_holder()).partition(|entry| entry.kind.is_of_curator());
     if asked.is_empty() && others.is_empty() {
         answer(&format!("{}: no participant holds the lock{}\n", arguments.path, survey.unreadable()))?;
         return Ok(Exit::Command(0));
@@ -42,9 +43,4 @@ pub(crate) fn run(arguments: &RevokeArguments) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::Foreign, message));
     }
     printed.map(|()| Exit::Command(0))
-}
-
-/// Returns whether the library of the participant can react to a request to release the lock.
-fn understands_requests(entry: &Entry) -> bool {
-    matches!(entry.kind, Kind::Semaphore | Kind::Queue(LockFamily::Mutex | LockFamily::ReadWrite))
 }
