@@ -536,6 +536,9 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cal
     let separator = words.iter().position(|word| has_command && word == "--");
     let command = separator.map(|at| words.split_off(at).into_iter().skip(1).collect());
     let mut parser = Cli::command();
+    if has_command && command.is_none() {
+        words = split_attached_values(words, &parser);
+    }
     if command.is_some() {
         // Options may follow the paths, because the command is elsewhere.
         for verb in ["run", "try"] {
@@ -546,6 +549,41 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cal
     }
     let cli = Cli::from_arg_matches(&parser.try_get_matches_from(words)?)?;
     Ok(Call { cli, command })
+}
+
+/// Separates the values of short options from the options: `-w5s` becomes `-w 5s`. Words after the first path stay as they
+/// are. If the arguments of a command may begin with `-`, clap takes `-w5s` for the path.
+fn split_attached_values(words: Vec<OsString>, parser: &clap::Command) -> Vec<OsString> {
+    let mut words = words.into_iter();
+    let mut split: Vec<OsString> = words.by_ref().take(2).collect();
+    let Some(verb) = split.get(1).and_then(|verb| parser.find_subcommand(verb)) else { return split };
+    let takes_value = |is_named: &dyn Fn(&clap::Arg) -> bool| {
+        verb.get_arguments().any(|arg| is_named(arg) && arg.get_action().takes_values())
+    };
+    while let Some(word) = words.next() {
+        let Some(option) = word.to_str().filter(|word| word.len() > 1 && word.starts_with('-')) else {
+            split.push(word);
+            break;
+        };
+        let is_value_next = if let Some(name) = option.strip_prefix("--") {
+            takes_value(&|arg| arg.get_long() == Some(name))
+        } else if let Some((at, with_value)) =
+            option.char_indices().skip(1).find(|(_, short)| takes_value(&|arg| arg.get_short() == Some(*short)))
+        {
+            let (flags, value) = option.split_at(at + with_value.len_utf8());
+            if !value.is_empty() {
+                split.extend([flags.into(), value.strip_prefix('=').unwrap_or(value).into()]);
+                continue;
+            }
+            true
+        } else {
+            false
+        };
+        split.push(word);
+        split.extend(words.by_ref().take(usize::from(is_value_next)));
+    }
+    split.extend(words);
+    split
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {
@@ -587,6 +625,20 @@ mod tests {
         assert_eq!((paths, command, arguments.waiting.nonblock), (words("/a /bin/ls -n"), None, true));
         let (paths, command, arguments) = run("zklock run /a -n /b -- /bin/ls -w --");
         assert_eq!((paths, command, arguments.waiting.nonblock), (words("/a /b"), Some(words("/bin/ls -w --")), true));
+    }
+
+    #[test]
+    fn a_short_option_may_be_followed_by_its_value_without_a_space() {
+        for options in ["-w5s -E 9", "-w 5s -E9", "-w=5s -E=9", "-w5s --conflict-exit-code 9", "--timeout=5s -E9"] {
+            for line in [format!("zklock run {options} /a ls -w7s"), format!("zklock run {options} /a -- ls -w7s")] {
+                let (paths, command, arguments) = run(&line);
+                let expected = if command.is_some() { "/a" } else { "/a ls -w7s" };
+                assert_eq!((paths, command.is_some()), (words(expected), line.contains(" -- ")), "{line}");
+                assert_eq!(arguments.waiting.timeout, Some(Duration::from_secs(5)), "{line}");
+                assert_eq!(arguments.job.conflict_exit_code, 9, "{line}");
+            }
+        }
+        assert!(run("zklock run -sw5s /a").2.waiting.timeout.is_some());
     }
 
     #[test]
