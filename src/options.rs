@@ -115,6 +115,17 @@ impl ConfigOption {
             },
         },
         Self {
+            name: "locks.wait_for_kazoo",
+            expected: "true or false",
+            default: "false",
+            help: "Whether mutexes and read/write locks wait in one queue with kazoo's locks on the same path. The kazoo programs need a setting too.",
+            is_secret: false,
+            set: |config, value| {
+                config.wait_for_kazoo = switch(value)?;
+                Some(())
+            },
+        },
+        Self {
             name: "servers.follow_config",
             expected: "true or false",
             default: "false",

@@ -41,6 +41,9 @@ pub(crate) struct Entry {
     pub(crate) role: Role,
     pub(crate) is_shared: bool,
     pub(crate) kind: Kind,
+    /// The kind of queue in which the participant waits. It differs from `kind` if kazoo's locks wait in the queue of
+    /// other locks.
+    pub(crate) queue: Kind,
     /// False if another kind of lock uses the same path, and this node belongs to it.
     pub(crate) is_own_kind: bool,
     /// The content, if it was read and the node still exists.
@@ -122,13 +125,17 @@ impl Survey {
         };
         let names = || children.names.iter().map(String::as_str);
         let queue = client.order_queue(names())?;
-        let own_family = queue.first().map(|node| node.family);
+        let own_queue = queue.first().map(|node| node.queue);
+        // A queue for locks of kazoo and other libraries can contain kazoo's nodes only.
+        let own_family = queue.iter().find(|node| Some(node.family) == own_queue).or_else(|| queue.first());
+        let own_family = own_family.map(|node| node.family);
         let entries = queue.iter().map(|node| Entry {
             node: below(path, &node.name),
             role: if node.holds { Role::Holds } else { Role::Waits },
             is_shared: node.is_shared,
             kind: Kind::Queue(node.family),
-            is_own_kind: Some(node.family) == own_family,
+            queue: Kind::Queue(node.queue),
+            is_own_kind: Some(node.queue) == own_queue,
             content: None,
             is_denied: false,
         });
@@ -172,6 +179,7 @@ impl Survey {
             role,
             is_shared: false,
             kind: Kind::Semaphore,
+            queue: Kind::Semaphore,
             is_own_kind,
             content: None,
             is_denied: false,

@@ -48,6 +48,33 @@ fn a_foreign_holder_cannot_be_asked() {
     assert_eq!(raw.data(&node).unwrap(), b"kazoo-host");
 }
 
+/// The option `locks.wait_for_kazoo` is for paths that kazoo programs and zklock programs share.
+#[test]
+fn the_command_waits_for_kazoo_in_one_queue_if_an_option_says_so() {
+    const WAIT: &str = "-olocks.wait_for_kazoo=true";
+    let (path, mut raw) = (path("with-kazoo"), raw());
+    let name = format!("{path}/{}__lock__", "0".repeat(32));
+    let kazoo = raw.create_with_ancestors(&name, b"kazoo-host", flags::EPHEMERAL_SEQUENTIAL).unwrap();
+    let token = raw.stat(&kazoo).unwrap().czxid.to_string();
+    assert_eq!(run(&["run", "--timeout", "30s", &path, "true"]).0, 83);
+    assert_eq!(run(&["fence-check", WAIT, &path, &token]), (0, String::new(), String::new()));
+
+    let mut waiting = zklock(&["run", WAIT, &path, "true"]).start();
+    wait_for_queue(&mut raw, &path, 2);
+    let (code, text, _) = run(&["status", WAIT, "--json", &path]);
+    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &status["kind"], &status["foreign"]), (0, &"mutex".into(), &0.into()), "{text}");
+    let roles = ["holds", "waits"].map(serde_json::Value::from);
+    assert_eq!([&status["queue"][0]["role"], &status["queue"][1]["role"]], [&roles[0], &roles[1]], "{text}");
+    let own = format!("{path}/{}", queue(&mut raw, &path)[1]);
+    let token = raw.stat(&own).unwrap().czxid.to_string();
+    assert_eq!(run(&["fence-check", WAIT, &path, &token]).0, 75);
+
+    let (code, text, _) = run(&["break", WAIT, "--yes", &path]);
+    assert!(code == 0 && text.contains(&format!("deleted {kazoo} of kazoo-host")), "{text}");
+    assert_eq!(waiting.wait(), 0);
+}
+
 #[test]
 fn a_token_of_a_foreign_node_is_not_checked() {
     let (path, mut raw) = (path("kazoo-fence"), raw());

@@ -17,7 +17,7 @@ pub(crate) fn run(arguments: &FenceCheckArguments) -> Result<Exit, Failure> {
     let survey = read_queue(&client, path)?;
     let token_of = |entry: &Entry| entry.content.as_ref().map(|content| content.token);
     if let Some(owner) = survey.entries.iter().find(|entry| token_of(entry) == Some(token)) {
-        return Err(if owner.kind.is_of_curator() {
+        return Err(if owner.queue.is_of_curator() {
             Failure::new(Exit::Busy, format!("the token {token} belongs to a participant that waits for {path}"))
         } else {
             let kind = owner.kind.name();

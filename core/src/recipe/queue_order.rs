@@ -28,6 +28,10 @@ pub struct QueueNode {
     pub name: String,
     /// The kind of lock.
     pub family: LockFamily,
+    /// The kind of queue in which the participant waits. If kazoo's nodes wait in the same queue as Curator's nodes,
+    /// this is the kind of Curator's nodes. If there are no Curator nodes, it is `ReadWrite`. In all other cases, the
+    /// value is the same as `family`.
+    pub queue: LockFamily,
     /// True if the participant shares the lock: it is a reader.
     pub is_shared: bool,
     /// True if the participant holds the lock, as far as its own family is concerned.
@@ -54,19 +58,19 @@ impl QueueNode {
         };
         let mut nodes: Vec<Self> = found
             .iter()
-            .map(|&(mark, family, name)| Self {
+            .zip(&queues)
+            .map(|(&(mark, family, name), &queue)| Self {
                 name: name.to_owned(),
                 family,
+                queue,
                 is_shared: mark.is_shared,
                 holds: false,
             })
             .collect();
         for queue in [LockFamily::Mutex, LockFamily::ReadWrite, LockFamily::Kazoo, LockFamily::ZooKeeper] {
-            let is_in_queue = |at: &usize| queues.get(*at) == Some(&queue);
-            let marks = found.iter().enumerate().filter(|(at, _)| is_in_queue(at)).map(|(_, (mark, ..))| *mark);
+            let marks = found.iter().zip(&queues).filter(|(_, of)| **of == queue).map(|((mark, ..), _)| *mark);
             let holds = holders(marks.collect::<Vec<_>>());
-            let members = nodes.iter_mut().enumerate().filter(|(at, _)| is_in_queue(at));
-            for ((_, node), holds) in members.zip(holds) {
+            for (node, holds) in nodes.iter_mut().filter(|node| node.queue == queue).zip(holds) {
                 node.holds = holds;
             }
         }
@@ -130,6 +134,13 @@ mod tests {
         };
         assert_eq!(shown(&names, false), expected(true));
         assert_eq!(shown(&names, true), expected(false));
+        let queues = |names: &[&str], with_kazoo| -> Vec<LockFamily> {
+            QueueNode::order(names.iter().copied(), with_kazoo).iter().map(|node| node.queue).collect()
+        };
+        use LockFamily::{Kazoo, Mutex, ReadWrite, ZooKeeper};
+        assert_eq!(queues(&names, false), [Mutex, Kazoo, Mutex, ZooKeeper]);
+        assert_eq!(queues(&names, true), [Mutex, Mutex, Mutex, ZooKeeper]);
+        assert_eq!((queues(&[KAZOO], false), queues(&[KAZOO], true)), (vec![Kazoo], vec![ReadWrite]));
     }
 
     #[test]
