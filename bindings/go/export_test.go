@@ -6,3 +6,15 @@ func PendingNotices() int {
 	defer completions.mutex.Unlock()
 	return len(completions.onDone)
 }
+
+// OccupyStarts prevents the start of operations until the program calls the returned function.
+func OccupyStarts() (free func()) {
+	for range make([]struct{}, cap(changing)) {
+		changing <- struct{}{}
+	}
+	return func() {
+		for range make([]struct{}, cap(changing)) {
+			<-changing
+		}
+	}
+}

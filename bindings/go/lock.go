@@ -194,19 +194,13 @@ func (l *Lock) Do(ctx context.Context, work func(ctx context.Context, hold *Hold
 }
 
 func (l *Lock) acquireAs(ctx context.Context, owner uint64, tryOnce bool) (*Hold, error) {
-	if ctx.Err() != nil {
-		return nil, contextEnded(ctx, l.Path())
-	}
-	acquiring, err := startOperation(ctx, l.Path(), func(out **C.zkl_op) C.zkl_status {
+	acquiring, err := acquire(ctx, l.Path(), tryOnce, func(out **C.zkl_op) C.zkl_status {
 		return C.zkl_acquire_start(l.handle(), C.uint64_t(owner), acquireTimeout(ctx, tryOnce), out)
 	})
 	if err != nil {
 		return nil, err
 	}
 	defer acquiring.free()
-	if err := acquiring.endOfAcquire(ctx, l.Path(), tryOnce); err != nil {
-		return nil, err
-	}
 	return newHold(l, owner), nil
 }
 

@@ -105,6 +105,68 @@ func TestTryAcquire(t *testing.T) {
 	}
 }
 
+// If no server was asked, nobody knows whether the lock is free, so the status is not ErrTimeout.
+func TestTryAcquireWithAnEndedContext(t *testing.T) {
+	client := connect(t, shared.address)
+	readers, err := client.RWLock(freshPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	writers, err := client.RWLock(freshPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	semaphoreMutex, err := client.SemaphoreMutex(freshPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	multi, err := zklock.Multi(newMutex(t, client, freshPath()), newMutex(t, client, freshPath()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer multi.Close()
+	semaphore, err := client.Semaphore(freshPath(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tries := map[string]func(ctx context.Context) error{
+		"semaphore": func(ctx context.Context) error { _, err := semaphore.TryAcquire(ctx, 1); return err },
+	}
+	for name, lock := range map[string]*zklock.Lock{
+		"mutex": newMutex(t, client, freshPath()), "read lock": readers.Read, "write lock": writers.Write,
+		"semaphore mutex": semaphoreMutex, "multi-lock": multi,
+	} {
+		tries[name] = func(lock *zklock.Lock) func(ctx context.Context) error {
+			return func(ctx context.Context) error { _, err := lock.TryAcquire(ctx); return err }
+		}(lock)
+	}
+	check := func(name string, err error, status, cause error) {
+		t.Helper()
+		if !errors.Is(err, status) || !errors.Is(err, cause) {
+			t.Errorf("%s: %v; expected %v", name, err, status)
+		}
+	}
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	past, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+	defer cancel()
+	for name, try := range tries {
+		check(name, try(past), zklock.ErrConnection, context.DeadlineExceeded)
+		check(name, try(canceled), zklock.ErrCanceled, context.Canceled)
+		free := zklock.OccupyStarts()
+		soon, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		check(name, try(soon), zklock.ErrConnection, context.DeadlineExceeded)
+		cancel()
+		later, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(20*time.Millisecond, cancel)
+		check(name, try(later), zklock.ErrCanceled, context.Canceled)
+		free()
+		if err := try(testContext(t)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestHoldReentersItsLock(t *testing.T) {
 	lock := newMutex(t, connect(t, shared.address), freshPath())
 	outer := acquire(t, lock)

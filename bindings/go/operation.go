@@ -43,6 +43,9 @@ type operation struct {
 // startOperation starts an operation with one of the zkl_*_start functions. If the context ends before the operation can start,
 // the call fails. The string what describes the operation in error messages.
 func startOperation(ctx context.Context, what string, start func(out **C.zkl_op) C.zkl_status) (*operation, error) {
+	if ctx.Err() != nil {
+		return nil, contextEnded(ctx, what)
+	}
 	select {
 	case changing <- struct{}{}:
 	case <-ctx.Done():
@@ -60,9 +63,6 @@ func startOperation(ctx context.Context, what string, start func(out **C.zkl_op)
 // take may be nil. The string what describes the operation in error messages. If the context ends first, the operation goes on
 // without its caller, as a release does.
 func run(ctx context.Context, what string, start func(out **C.zkl_op) C.zkl_status, take func(op *C.zkl_op) error) error {
-	if ctx.Err() != nil {
-		return contextEnded(ctx, what)
-	}
 	o, err := startOperation(ctx, what, start)
 	if err != nil {
 		return err
@@ -107,15 +107,23 @@ func (o *operation) waitOrCancel(ctx context.Context, grace time.Duration) error
 	return o.result(ctx)
 }
 
-// endOfAcquire waits for the end of an acquire.
-func (o *operation) endOfAcquire(ctx context.Context, path string, tryOnce bool) error {
-	err := o.waitOrCancel(ctx, graceOf(tryOnce))
-	if tryOnce && C.zkl_op_result(o.op) == C.ZKL_E_CANCELED && errors.Is(err, context.DeadlineExceeded) {
+// acquire starts an acquire, and waits for its end. If the acquire succeeds, the caller must free the returned operation.
+func acquire(ctx context.Context, path string, tryOnce bool, start func(out **C.zkl_op) C.zkl_status) (*operation, error) {
+	hasEnded := false
+	acquiring, err := startOperation(ctx, path, start)
+	if err == nil {
+		if err = acquiring.waitOrCancel(ctx, graceOf(tryOnce)); err == nil {
+			return acquiring, nil
+		}
+		hasEnded = C.zkl_op_result(acquiring.op) != C.ZKL_E_CANCELED
+		acquiring.free()
+	}
+	if tryOnce && !hasEnded && errors.Is(err, context.DeadlineExceeded) {
 		// ErrTimeout would mean that the lock is not free.
 		message := path + ": no answer from a server before the deadline of the context"
-		return &Error{Status: ErrConnection, Message: message, cause: context.DeadlineExceeded}
+		return nil, &Error{Status: ErrConnection, Message: message, cause: context.DeadlineExceeded}
 	}
-	return err
+	return nil, err
 }
 
 // wait waits until the operation or the context has ended, and reports whether the operation has ended.

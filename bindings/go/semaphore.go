@@ -112,23 +112,17 @@ func (s *Semaphore) TryAcquire(ctx context.Context, quantity int) (*Leases, erro
 }
 
 func (s *Semaphore) acquire(ctx context.Context, quantity int, tryOnce bool) (*Leases, error) {
-	if ctx.Err() != nil {
-		return nil, contextEnded(ctx, s.Path())
-	}
 	count, err := int32Of("quantity", quantity)
 	if err != nil {
 		return nil, err
 	}
-	acquiring, err := startOperation(ctx, s.Path(), func(out **C.zkl_op) C.zkl_status {
+	acquiring, err := acquire(ctx, s.Path(), tryOnce, func(out **C.zkl_op) C.zkl_status {
 		return C.zkl_semaphore_acquire_start(s.handle(), count, acquireTimeout(ctx, tryOnce), out)
 	})
 	if err != nil {
 		return nil, err
 	}
 	defer acquiring.free()
-	if err := acquiring.endOfAcquire(ctx, s.Path(), tryOnce); err != nil {
-		return nil, err
-	}
 	var leases *C.zkl_leases
 	if err := call(func() C.zkl_status { return C.zkl_op_leases(acquiring.op, &leases) }); err != nil {
 		return nil, err
