@@ -248,16 +248,19 @@ func (l *loss) context(parent context.Context, released *atomic.Bool, isHeld fun
 			return ErrNotOwner
 		}
 	}
-	if !isHeld() {
-		select {
-		case <-l.ended:
-			cancel(cause())
-		default:
-			if released.Load() {
-				cancel(ErrNotOwner)
-			} else {
-				cancel(ErrLost)
-			}
+	held := isHeld()
+	select {
+	case <-l.ended:
+		// The hold may be safe again.
+		cancel(cause())
+		return ctx, func() {}
+	default:
+	}
+	if !held {
+		if released.Load() {
+			cancel(ErrNotOwner)
+		} else {
+			cancel(ErrLost)
 		}
 		return ctx, func() {}
 	}

@@ -433,6 +433,35 @@ func TestLossIsReportedInTime(t *testing.T) {
 	})
 }
 
+func TestContextAfterALossHasEndedEvenIfTheHoldIsSafeAgain(t *testing.T) {
+	own := ownServer(t)
+	client := connect(t, own.address, zklock.WithSessionTimeout(6*time.Second))
+	hold := acquire(t, newMutex(t, client, freshPath()))
+	semaphore, err := client.Semaphore(freshPath(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, err := semaphore.Acquire(testContext(t), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own.pause(t)
+	<-hold.Lost()
+	<-leases.Lost()
+	own.resume(t)
+	// On a very slow machine, the session may end before the server resumes.
+	waitUntil(t, func() bool { return hold.IsHeld() && leases.IsHeld() || hold.State() == zklock.LockLost })
+	for range make([]struct{}, 20) {
+		for _, contextOf := range []func(context.Context) (context.Context, context.CancelFunc){hold.Context, leases.Context} {
+			work, cancel := contextOf(context.Background())
+			if work.Err() == nil || context.Cause(work) != zklock.ErrLost {
+				t.Fatal(work.Err(), context.Cause(work), hold.State(), leases.State())
+			}
+			cancel()
+		}
+	}
+}
+
 func TestReleaseIsNoLossAndEndsTheContext(t *testing.T) {
 	client := connect(t, shared.address)
 	lock := newMutex(t, client, freshPath())
