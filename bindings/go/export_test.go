@@ -18,3 +18,12 @@ func OccupyStarts() (free func()) {
 		}
 	}
 }
+
+// BeforeFree makes Close call a function immediately before it frees the handle of the lock.
+func BeforeFree(lock *Lock, call func()) {
+	free := lock.free
+	lock.free = func() {
+		call()
+		free()
+	}
+}

@@ -23,7 +23,7 @@ type Lock struct {
 	free func()
 	// members are the locks of a multi-lock, in their order. The list is nil for other locks.
 	members []*Lock
-	// closing guards isClosed, which Close sets before it frees the handle.
+	// closing guards isClosed and the handle. A release sees either an open lock with its handle, or a closed lock without it.
 	closing  sync.RWMutex
 	isClosed bool
 }
@@ -146,8 +146,8 @@ func (l *Lock) Close() {
 		return
 	}
 	l.closing.Lock()
+	defer l.closing.Unlock()
 	l.isClosed = true
-	l.closing.Unlock()
 	l.free()
 }
 

@@ -353,6 +353,40 @@ func TestHoldOfAClosedMultiLockIsReleased(t *testing.T) {
 	}
 }
 
+// A release that ran twice would also release the other hold of the owner.
+func TestReleaseDuringCloseOfAMultiLockReleasesOnce(t *testing.T) {
+	client := connect(t, shared.address)
+	first, second := newMutex(t, client, freshPath()), newMutex(t, client, freshPath())
+	multi, err := zklock.Multi(first, second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := acquire(t, multi)
+	member, err := hold.Acquire(testContext(t), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	released := make(chan error, 1)
+	zklock.BeforeFree(multi, func() {
+		go func() { released <- hold.Release() }()
+		select {
+		case err := <-released:
+			released <- err
+		case <-time.After(200 * time.Millisecond):
+			// The release waits until the lock is closed.
+		}
+	})
+	multi.Close()
+	if err := <-released; !errors.Is(err, zklock.ErrClosed) {
+		t.Fatal(err)
+	}
+	if !member.IsHeld() {
+		t.Fatal("the release of the multi-lock has released another hold of its owner")
+	}
+	release(t, acquire(t, newMutex(t, client, second.Path())))
+	release(t, member)
+}
+
 func TestFirstQueryOfTheChannelReportsAnEarlierLoss(t *testing.T) {
 	own := ownServer(t)
 	client := connect(t, own.address, zklock.WithSessionTimeout(6*time.Second))
