@@ -26,7 +26,9 @@ type Hold struct {
 func newHold(lock *Lock, owner uint64) *Hold {
 	// If the hold was lost meanwhile, Release reports the loss.
 	var token C.int64_t
+	changing <- struct{}{}
 	C.zkl_fencing_token_as(lock.handle(), C.uint64_t(owner), &token)
+	<-changing
 	return &Hold{lock: lock, owner: owner, token: int64(token)}
 }
 

@@ -25,9 +25,9 @@ const graceAfterDeadline = 100 * time.Millisecond
 const directWait = 2
 
 var (
-	// changing limits the goroutines that start, cancel or free operations at the same time. During a call of the library, a
-	// goroutine occupies a thread. Without a limit, ten thousand goroutines that begin or end their waits would therefore create
-	// hundreds of threads.
+	// changing limits the goroutines that start, cancel or free operations, or read a token, at the same time. During a call of the
+	// library, a goroutine occupies a thread. Without a limit, ten thousand goroutines that begin or end their waits would therefore
+	// create hundreds of threads.
 	changing = make(chan struct{}, 2*runtime.NumCPU())
 	// direct limits the goroutines that wait in a call of the library.
 	direct = make(chan struct{}, runtime.NumCPU())

@@ -129,7 +129,9 @@ func (s *Semaphore) acquire(ctx context.Context, quantity int, tryOnce bool) (*L
 	}
 	// If the leases were lost meanwhile, Release reports the loss.
 	var token C.int64_t
+	changing <- struct{}{}
 	C.zkl_leases_fencing_token(leases, &token)
+	<-changing
 	return &Leases{semaphore: s, leases: leases, token: int64(token)}, nil
 }
 
