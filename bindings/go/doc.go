@@ -31,9 +31,12 @@
 //
 // # Waiting
 //
-// Each call that waits takes a [context.Context]. The deadline of the context is also the deadline of the operation. If the
-// context is canceled, the package cancels the operation, and the operation leaves the lock's queue. A waiting goroutine needs no
-// thread and no descriptor.
+// Each call that waits takes a [context.Context]. If the context ends during an acquire, the package cancels the acquire, and the
+// acquire leaves the lock's queue. If the context ends during [Connect], the package stops connecting. If the context ends during
+// any other call, the call returns, but its request may still take effect. For example, a release always takes effect, and
+// [Client.SetSharedCount] may still set the count. A waiting goroutine needs no thread and no descriptor.
+//
+// [Hold.Release], [Leases.Release] and [Client.Close] take no context. Each of these calls ends within a limit of its own.
 //
 // # Errors
 //

@@ -41,8 +41,9 @@ func (c *Client) Mutex(path string) (*Lock, error) {
 	return c.newLock(path, func(path *C.char, out **C.zkl_lock) C.zkl_status { return C.zkl_mutex_new(c.client, path, out) })
 }
 
-// SemaphoreMutex returns a semaphore mutex on a path, like Curator's InterProcessSemaphoreMutex. The owner of a hold cannot
-// acquire the semaphore mutex again.
+// SemaphoreMutex returns a semaphore mutex on a path, like Curator's InterProcessSemaphoreMutex. A semaphore mutex is not
+// re-entrant: if the program acquires it for the owner of a hold ([Hold.Acquire]), the call waits until that hold ends. The call
+// SemaphoreMutex sends no request.
 func (c *Client) SemaphoreMutex(path string) (*Lock, error) {
 	return c.newLock(path, func(path *C.char, out **C.zkl_lock) C.zkl_status {
 		return C.zkl_semaphore_mutex_new(c.client, path, out)
@@ -78,16 +79,20 @@ func (c *Client) addLock(lock *C.zkl_lock, path string) *Lock {
 	return &Lock{lock: lock, path: path, free: c.freeOnClose(func() { C.zkl_lock_free(lock) })}
 }
 
-// Multi returns a lock that acquires all given locks or none. If the locks belong to one client, one transaction joins all queues.
-// The caller must free a multi-lock with [Lock.Close].
+// Multi returns a lock that acquires all given locks or none. Mutexes and read/write locks of one client join their queues in one
+// transaction. The multi-lock acquires all remaining locks, for example semaphore mutexes, one by one. The caller must free a
+// multi-lock with [Lock.Close].
+//
+// Two locks of one client must not have the same path. A multi-lock must also not contain two locks that have the same path and
+// belong to different clients of one ensemble: such a multi-lock would wait for itself.
 func Multi(locks ...*Lock) (*Lock, error) {
 	return newMulti(locks, func(handles **C.zkl_lock, count C.size_t, out **C.zkl_lock) C.zkl_status {
 		return C.zkl_multi_new(handles, count, out)
 	})
 }
 
-// MultiInOrder returns a lock that acquires the given locks one after the other, like Curator's InterProcessMultiLock. The caller
-// must free a multi-lock with [Lock.Close].
+// MultiInOrder returns a lock that acquires the given locks one after the other, like Curator's InterProcessMultiLock. All programs
+// must list the locks in the same order, because otherwise they can wait for each other. All other rules of [Multi] also apply.
 func MultiInOrder(locks ...*Lock) (*Lock, error) {
 	return newMulti(locks, func(handles **C.zkl_lock, count C.size_t, out **C.zkl_lock) C.zkl_status {
 		return C.zkl_multi_new_in_order(handles, count, out)
@@ -174,8 +179,9 @@ func (l *Lock) Acquire(ctx context.Context) (*Hold, error) {
 }
 
 // TryAcquire acquires the lock if it is free now. If another participant holds the lock or waits for it, the call fails with
-// ErrTimeout, and the message says who holds the lock. If no server answers within one second, or before the deadline of the
-// context, the call fails with ErrConnection.
+// ErrTimeout. The message then names the nearest node ahead in the queue. This node belongs to the holder only if the message says
+// "held by"; otherwise, its owner may also wait. For a semaphore mutex, the message can instead say that the lease is in use. If no
+// server answers within one second, or before the deadline of the context, the call fails with ErrConnection.
 func (l *Lock) TryAcquire(ctx context.Context) (*Hold, error) {
 	return l.acquireAs(ctx, lastOwner.Add(1), true)
 }

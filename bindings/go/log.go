@@ -13,7 +13,7 @@ import (
 	"unsafe"
 )
 
-// maxLines is the largest number of lines that wait for a logger. The library drops further lines.
+// maxLines is the largest number of lines that wait for a logger. The package drops further lines.
 const maxLines = 4096
 
 // SetLogger writes the log of the library to a logger, for all clients of this program. The library writes only lines whose

@@ -83,7 +83,7 @@ func run(ctx context.Context, what string, start func(out **C.zkl_op) C.zkl_stat
 
 // waitOrCancel waits for the end of an acquire or of a connect. If the context ends first, the call cancels the operation. If the
 // context has reached its deadline, the call first waits for the grace period. In this period, the library itself ends an
-// acquire, and reports who holds the lock. An operation that is about to succeed may still succeed.
+// acquire, and reports which node is ahead in the queue. An operation that is about to succeed may still succeed.
 func (o *operation) waitOrCancel(ctx context.Context, grace time.Duration) error {
 	hasEnded, err := o.wait(ctx)
 	if err != nil {

@@ -91,8 +91,8 @@ func (s *Semaphore) handle() *C.zkl_semaphore {
 	return s.semaphore
 }
 
-// Close frees the semaphore. Calls that wait for leases fail with ErrClosed. When a program closes a client, the client closes
-// its semaphores.
+// Close frees the semaphore. Calls that wait for leases fail with ErrClosed. Leases that the program holds remain held, and the
+// program must still release them. When a program closes a client, the client closes its semaphores, and the leases end.
 func (s *Semaphore) Close() {
 	if s != nil && s.free != nil {
 		s.free()
@@ -207,7 +207,10 @@ func (l *Leases) State() LockState {
 	return lockState(C.zkl_leases_state(l.leases))
 }
 
-// FencingToken returns the fencing token of the leases.
+// FencingToken returns the fencing token of the leases. The token grows with every acquire of the semaphore. Several owners can
+// hold leases at the same time, so the tokens only show the order of the acquires. Unlike the tokens of a mutex, these tokens are
+// not for a store that refuses smaller tokens: the store would refuse the writes of valid holders. If a store must refuse late
+// writes, use a mutex for each slot. If the leases were lost during the acquire, the token is 0.
 func (l *Leases) FencingToken() int64 {
 	return l.token
 }

@@ -38,9 +38,9 @@ type LockState int
 const (
 	LockFree      LockState = C.ZKL_LOCK_FREE      // there is no hold
 	LockHeld      LockState = C.ZKL_LOCK_HELD      // the hold is safe
-	LockSuspended LockState = C.ZKL_LOCK_SUSPENDED // the hold is safe, but the client has no connection
-	LockUncertain LockState = C.ZKL_LOCK_UNCERTAIN // the hold may be lost
-	LockLost      LockState = C.ZKL_LOCK_LOST      // the hold is lost
+	LockSuspended LockState = C.ZKL_LOCK_SUSPENDED // the hold is safe, but the client cannot confirm the hold at this moment
+	LockUncertain LockState = C.ZKL_LOCK_UNCERTAIN // the session lease has ended, and the hold may be lost
+	LockLost      LockState = C.ZKL_LOCK_LOST      // the hold is lost, and cannot become safe again
 )
 
 func (s LockState) String() string {
@@ -57,7 +57,7 @@ func nameOf[S ~int](names map[S]string, state S) string {
 	return fmt.Sprintf("state %d", int(state))
 }
 
-// lockState converts the result of the library. A handle of a closed client has no hold.
+// lockState converts the result of the library. A closed lock, and a lock of a closed client, have no hold.
 func lockState(state C.int32_t) LockState {
 	if state < C.ZKL_LOCK_FREE {
 		return LockFree
