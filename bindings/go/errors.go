@@ -104,6 +104,15 @@ func contextEnded(ctx context.Context, what string) error {
 	return endOf(ctx, &Error{Status: ErrCanceled, Message: what + ": " + context.Cause(ctx).Error()})
 }
 
+// naming adds a path to a message that does not contain it. The library does not know the path of a lock that was freed.
+func naming(what string, err error) error {
+	var failure *Error
+	if errors.As(err, &failure) && !strings.Contains(failure.Message, what) {
+		failure.Message = what + ": " + failure.Message
+	}
+	return err
+}
+
 // call makes one call of the C library, and returns its error. The message of the error belongs to the thread, so the goroutine
 // stays on this thread until it has copied the message.
 func call(make func() C.zkl_status) error {

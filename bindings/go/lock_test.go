@@ -827,6 +827,29 @@ func TestClosedClientRefusesCallsAndEndsWaits(t *testing.T) {
 	}
 }
 
+func TestErrorOfAClosedLockNamesTheLock(t *testing.T) {
+	client := connect(t, shared.address)
+	lock := newMutex(t, client, freshPath())
+	semaphore, err := client.Semaphore(freshPath(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := acquire(t, lock)
+	lock.Close()
+	semaphore.Close()
+	_, ofLock := lock.Acquire(testContext(t))
+	_, ofQueue := lock.Queue(testContext(t))
+	_, ofSemaphore := semaphore.Acquire(testContext(t), 1)
+	for _, err := range []error{ofLock, ofQueue, hold.Release()} {
+		if !errors.Is(err, zklock.ErrClosed) || strings.Count(err.Error(), lock.Path()) != 1 {
+			t.Error(err)
+		}
+	}
+	if !errors.Is(ofSemaphore, zklock.ErrClosed) || !strings.Contains(ofSemaphore.Error(), semaphore.Path()) {
+		t.Error(ofSemaphore)
+	}
+}
+
 func TestLogGoesToSlog(t *testing.T) {
 	var mutex sync.Mutex
 	var text bytes.Buffer

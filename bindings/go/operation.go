@@ -54,7 +54,7 @@ func startOperation(ctx context.Context, what string, start func(out **C.zkl_op)
 	defer func() { <-changing }()
 	var op *C.zkl_op
 	if err := call(func() C.zkl_status { return start(&op) }); err != nil {
-		return nil, err
+		return nil, naming(what, err)
 	}
 	return &operation{op: op}, nil
 }

@@ -246,7 +246,8 @@ func (l *Leases) Context(parent context.Context) (context.Context, context.Cance
 // int32Of converts a number to the type of the library.
 func int32Of(name string, number int) (C.int32_t, error) {
 	if number > math.MaxInt32 || number < math.MinInt32 {
-		return 0, &Error{Status: ErrInvalid, Message: fmt.Sprintf("%s is %d; expected at most %d", name, number, math.MaxInt32)}
+		message := fmt.Sprintf("%s is %d; expected a number from %d to %d", name, number, math.MinInt32, math.MaxInt32)
+		return 0, &Error{Status: ErrInvalid, Message: message}
 	}
 	return C.int32_t(number), nil
 }
