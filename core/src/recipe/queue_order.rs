@@ -137,10 +137,10 @@ mod tests {
         let queues = |names: &[&str], with_kazoo| -> Vec<LockFamily> {
             QueueNode::order(names.iter().copied(), with_kazoo).iter().map(|node| node.queue).collect()
         };
-        use LockFamily::{Kazoo, Mutex, ReadWrite, ZooKeeper};
-        assert_eq!(queues(&names, false), [Mutex, Kazoo, Mutex, ZooKeeper]);
-        assert_eq!(queues(&names, true), [Mutex, Mutex, Mutex, ZooKeeper]);
-        assert_eq!((queues(&[KAZOO], false), queues(&[KAZOO], true)), (vec![Kazoo], vec![ReadWrite]));
+        let (mutex, kazoo, zookeeper) = (LockFamily::Mutex, LockFamily::Kazoo, LockFamily::ZooKeeper);
+        assert_eq!(queues(&names, false), [mutex, kazoo, mutex, zookeeper]);
+        assert_eq!(queues(&names, true), [mutex, mutex, mutex, zookeeper]);
+        assert_eq!((queues(&[KAZOO], false), queues(&[KAZOO], true)), (vec![kazoo], vec![LockFamily::ReadWrite]));
     }
 
     #[test]
