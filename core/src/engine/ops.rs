@@ -29,7 +29,7 @@ use crate::time::Time;
 pub const TRY_ONCE_LIMIT: Duration = Duration::from_secs(1);
 /// If a server has owed an answer for at least this time when a deadline expires, the operation fails with CONNECTION
 /// instead of TIMEOUT.
-const MAX_SERVER_SILENCE: Duration = Duration::from_millis(100);
+pub(super) const MAX_SERVER_SILENCE: Duration = Duration::from_millis(100);
 /// When the program closes a client, the client waits at most this long for a server that does not answer.
 pub const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 

@@ -59,11 +59,7 @@ impl Peer {
         self.engine.connected(NOW, "local");
         self.engine.output().clear();
         self.read.clear();
-        let mut welcome = Vec::new();
-        let (protocol_version, timeout_ms, session_id) = (0, 12_000, 5);
-        ConnectResponse { protocol_version, timeout_ms, session_id, password: vec![0; 16], read_only: false }
-            .encode(&mut welcome);
-        assert!(self.engine.received(NOW, &welcome).is_continue());
+        assert!(self.engine.received(NOW, &welcome()).is_continue());
     }
 
     /// Returns the types of the requests on this connection that the server has not answered yet.
@@ -370,6 +366,37 @@ fn reentry_of_uncertain_hold_outlives_disconnect_and_fails_with_connection_at_de
         let [(ended, Err(error))] = &peer.answers()[..] else { panic!("one operation has failed") };
         assert_eq!((*ended, error.status()), (reentry, Status::Connection));
     }
+}
+
+/// Returns a server's reply to the handshake.
+fn welcome() -> Vec<u8> {
+    let mut welcome = Vec::new();
+    let (protocol_version, timeout_ms, session_id) = (0, 12_000, 5);
+    ConnectResponse { protocol_version, timeout_ms, session_id, password: vec![0; 16], read_only: false }
+        .encode(&mut welcome);
+    welcome
+}
+
+/// A server that accepts every connection, and answers nothing but the handshake, is as silent as before.
+#[test]
+fn acquire_without_an_answer_on_several_connections_fails_with_connection() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    let lock = peer.engine.add_lock("/l", Recipe::Queue(Mode::Mutex));
+    let deadline = NOW + Duration::from_millis(200);
+    peer.engine.acquire(NOW, lock, Owner::current_thread(), AcquireLimit::Until(deadline));
+    assert_eq!(peer.sent(), [OpCode::Create2, OpCode::GetChildren2]);
+    peer.engine.disconnected(NOW + Duration::from_millis(130), "closed");
+    let now = next_server(&mut peer.engine);
+    assert!(now < deadline && deadline - now < ops::MAX_SERVER_SILENCE);
+    peer.engine.connected(now, "local");
+    peer.engine.output().clear();
+    peer.read.clear();
+    assert!(peer.engine.received(now, &welcome()).is_continue());
+    assert_eq!(peer.sent().last(), Some(&OpCode::GetChildren2), "the client looks for its node");
+    peer.engine.advance(deadline);
+    let [(_, Err(error))] = &peer.answers()[..] else { panic!("the acquire has failed") };
+    assert_eq!(error.status(), Status::Connection, "{error}");
 }
 
 /// Starts a client of two servers that has begun to connect to the first server. Returns the operation that waits for

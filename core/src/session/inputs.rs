@@ -235,7 +235,8 @@ impl<T> Session<T> {
                 self.close_connection(now, "no answer to the credentials in time");
             }
             ConnectionState::Established if self.server_timeout_at().is_some_and(|at| now >= at) => {
-                self.close_connection(now, &format!("no answer for {} ms", self.unanswered_for(now).as_millis()));
+                let silence = now - self.unanswered_since().unwrap_or(now);
+                self.close_connection(now, &format!("no answer for {} ms", silence.as_millis()));
             }
             ConnectionState::Established if self.next_heartbeat_at().is_some_and(|at| now >= at) => {
                 self.send_heartbeat(now);

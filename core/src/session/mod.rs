@@ -234,6 +234,9 @@ pub(crate) struct Session<T> {
     /// The time at which the server last replied to a request. Notifications do not count, because the server sends
     /// them without a request.
     last_answered: Time,
+    /// The time since which requests had been without an answer when the connection was lost. The value is `None` if a
+    /// server has answered a request since then.
+    silent_since: Option<Time>,
     ping_sent: Option<Time>,
     in_flight: VecDeque<InFlight<T>>,
     large_requests: LargeRequests<DeferredRequest<T>>,
@@ -397,6 +400,7 @@ impl<T> Session<T> {
             last_proof_sent: now,
             last_received: now,
             last_answered: now,
+            silent_since: None,
             ping_sent: None,
             in_flight: VecDeque::new(),
             large_requests: LargeRequests::new(config.limits.suspect_size),
@@ -470,10 +474,11 @@ impl<T> Session<T> {
         self.timeout / 6
     }
 
-    /// Returns how long the session has been waiting for an answer from the server, or zero if the session waits for no
-    /// answer.
+    /// Returns how long the session has been waiting for an answer, or zero if the session waits for no answer. The time
+    /// includes lost connections on which the servers answered nothing.
     pub(crate) fn unanswered_for(&self, now: Time) -> Duration {
-        self.unanswered_since().map_or(Duration::ZERO, |since| now - since)
+        let since = self.unanswered_since().map(|since| self.silent_since.map_or(since, |before| before.min(since)));
+        since.map_or(Duration::ZERO, |since| now - since)
     }
 
     /// Returns the current server, or the failures of all servers, for error messages.

@@ -164,7 +164,7 @@ impl<T> Session<T> {
                     self.sent_packets.record_answer(sent, now);
                 }
                 if self.in_flight.is_empty() {
-                    self.last_answered = now;
+                    self.record_answer(now);
                 }
             }
             XID_AUTH => self.on_auth_reply(now, header.err),
@@ -280,9 +280,14 @@ impl<T> Session<T> {
         }
     }
 
+    fn record_answer(&mut self, now: Time) {
+        self.last_answered = now;
+        self.silent_since = None;
+    }
+
     pub(super) fn take_in_flight(&mut self, now: Time) -> Option<InFlight<T>> {
         let answered = self.in_flight.pop_front()?;
-        self.last_answered = now;
+        self.record_answer(now);
         self.sent_packets.record_answer(answered.sent, now);
         self.large_requests.record_answer(answered.size);
         self.traffic.answers += 1;
