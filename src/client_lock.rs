@@ -114,6 +114,13 @@ impl ClientLock {
         self.client.shell.read_engine(read)?.ok_or_else(|| self.closed_error())
     }
 
+    /// Returns whether the program has released the hold of at least one member lock. The client may be closed.
+    pub(crate) fn has_released_some(&self, owner: Owner, ids: &[HoldId]) -> Result<bool> {
+        let is_released = |engine: &Engine, (&lock, &id)| engine.is_released(lock, owner, id);
+        let read = |engine: &Engine, _| self.members().iter().zip(ids).any(|hold| is_released(engine, hold));
+        self.client.shell.read_engine(read)
+    }
+
     /// Returns the member locks of a multi-lock, or the lock itself.
     fn members(&self) -> &[LockId] {
         match &self.recipe {

@@ -78,6 +78,12 @@ pub fn held_parts(lock: &Lock, ids: &HoldIds) -> Result<Vec<bool>> {
     lock.held_parts(ids)
 }
 
+/// Returns whether the program has released a part of the hold that `ids` identify. The function also works after the
+/// client is closed. A hold that ended with its client was not released.
+pub fn has_released_part(lock: &Lock, ids: &HoldIds) -> Result<bool> {
+    lock.has_released_part(ids)
+}
+
 /// Starts one release of each hold that `ids` contain, like [`Lock::start_release`]. The call does not release later
 /// holds of the owner. If the owner no longer has some of the holds, the call releases the others, and then fails with
 /// NOT_OWNER.

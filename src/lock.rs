@@ -306,6 +306,13 @@ impl Lock {
         Ok(self.exact_holds(ids)?.iter().map(Option::is_some).collect())
     }
 
+    /// Returns whether the program has released a part of the hold that `ids` contains. The client may be closed: a
+    /// hold that ended with its client was not released.
+    pub(crate) fn has_released_part(&self, ids: &HoldIds) -> Result<bool> {
+        let mut steps = self.parts.client_locks.iter().zip(&ids.steps);
+        steps.try_fold(false, |released, (lock, step)| Ok(released || lock.has_released_some(ids.owner, step)?))
+    }
+
     /// Returns the hold that `ids` identify, or `None` if the owner no longer has the whole hold.
     pub(crate) fn view_of_ids(&self, ids: &HoldIds) -> Result<Option<HoldView>> {
         self.check_open()?;

@@ -44,6 +44,16 @@ impl Engine {
         holds.find(|hold| hold.owner == owner && hold.id() == id).map(|hold| self.view(now, hold))
     }
 
+    /// Returns whether the program has released the hold of `owner` that has the given id. If the close of the client
+    /// has ended the hold, the result is false.
+    pub fn is_released(&self, lock: LockId, owner: Owner, id: HoldId) -> bool {
+        let is_it = |held_by: Owner, hold: HoldId| held_by == owner && hold == id;
+        self.locks.get(&lock).is_none_or(|lock| {
+            !lock.holds.iter().any(|hold| is_it(hold.owner, hold.id()))
+                && !lock.closed_holds.iter().any(|&(owner, hold)| is_it(owner, hold))
+        })
+    }
+
     /// Returns the answer to an acquire whose owner now holds the lock.
     pub(super) fn acquired_answer(&self, op: OpId) -> Answer {
         let Some(Acquire { lock, owner, .. }) = self.pending_acquire(op) else { return Answer::Done };
@@ -149,6 +159,7 @@ impl Engine {
     pub(super) fn close_holds(&mut self, now: Time, lock: LockId) {
         let Some(held) = self.locks.get_mut(&lock) else { return };
         let (holds, path) = (std::mem::take(&mut held.holds), Arc::clone(&held.path));
+        held.closed_holds.extend(holds.iter().map(|hold| (hold.owner, hold.id())));
         for hold in holds {
             self.notifications.push_back(Notification::Forfeit(hold.released_event(lock, &path)));
             self.record_release(now, &hold, &path);

@@ -33,9 +33,9 @@ impl Engine {
             }
             _ => {}
         }
-        let (holds, multi_locks) = (Vec::new(), Vec::new());
+        let (holds, closed_holds, multi_locks) = (Vec::new(), Vec::new(), Vec::new());
         let (data, is_revocable, max_passes) = (None, false, 0);
-        let lock = Lock { path, directory, recipe, data, is_revocable, max_passes, holds, multi_locks };
+        let lock = Lock { path, directory, recipe, data, is_revocable, max_passes, holds, closed_holds, multi_locks };
         self.locks.insert(id, Box::new(lock));
         id
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::interface::{AcquireLimit, Answer, LockId, LockState, Notification, OpId, Recipe};
+use super::interface::{AcquireLimit, Answer, HoldId, LockId, LockState, Notification, OpId, Recipe};
 use super::machines::StateMachines;
 use super::metrics::Metrics;
 use super::owner::Owner;
@@ -63,6 +63,8 @@ pub(super) struct Lock {
     /// The maximum number of local hand-overs of one hold, or 0 if the lock belongs to no cohort.
     pub(super) max_passes: u32,
     pub(super) holds: Vec<Hold>,
+    /// The holds that the close of the client has ended.
+    pub(super) closed_holds: Vec<(Owner, HoldId)>,
     /// The multi-locks that contain the lock.
     pub(super) multi_locks: Vec<LockId>,
 }

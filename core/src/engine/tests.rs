@@ -320,6 +320,27 @@ fn exact_release_ends_no_later_hold_and_no_hold_of_another_owner() {
 }
 
 #[test]
+fn hold_that_ends_with_its_client_was_not_released() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    let (one, two) = (Owner::task(1), Owner::task(2));
+    let locks = ["/a", "/b"].map(|path| peer.engine.add_lock(path, Recipe::Queue(Mode::Mutex)));
+    let [(released, first), (open, second)] = locks.map(|lock| {
+        peer.engine.acquire(NOW, lock, one, AcquireLimit::Unlimited);
+        peer.answer_all();
+        (lock, peer.engine.hold_of(NOW, lock, one).unwrap().id())
+    });
+    peer.engine.release(NOW, released, one, false);
+    for is_closed in [false, true] {
+        assert!(peer.engine.is_released(released, one, first), "{is_closed}");
+        assert!(!peer.engine.is_released(open, one, second), "{is_closed}");
+        assert!(peer.engine.is_released(open, two, second), "another owner had no hold: {is_closed}");
+        assert!(peer.engine.is_released(open, one, HoldId { token: second.token + 1, ..second }), "{is_closed}");
+        peer.engine.begin_close(NOW);
+    }
+}
+
+#[test]
 fn abandoned_acquire_leaves_no_hold_even_if_its_answer_is_not_processed_yet() {
     let mut peer = Peer::new("");
     peer.connect();
