@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use zklock::internal::{HoldIds, held_parts, hold_view, start_release_of};
+use zklock::internal::{HoldIds, has_released_part, held_parts, hold_view, start_release_of};
 use zklock::{Call, Error, LockState, Owner, Status, WaitLost};
 use zklock_core::engine::{HoldId, HoldView};
 
@@ -77,6 +77,11 @@ impl Hold {
     fn view(&self) -> zklock::Result<Option<HoldView>> {
         let view = hold_view(self.core(), &self.ids)?;
         Ok(view.filter(|_| !self.is_released.load(Ordering::Acquire)))
+    }
+
+    /// Returns whether the program has released the hold or a part of it. The client may be closed.
+    fn was_released(&self) -> bool {
+        self.is_released.load(Ordering::Acquire) || has_released_part(self.core(), &self.ids).unwrap_or(false)
     }
 
     fn released_error(&self) -> Error {
@@ -239,7 +244,7 @@ impl Hold {
     fn is_lost(&self) -> bool {
         match self.current_state() {
             Ok(state) => matches!(state, LockState::Uncertain | LockState::Lost),
-            Err(_) => !self.is_released.load(Ordering::Acquire),
+            Err(_) => !self.was_released(),
         }
     }
 

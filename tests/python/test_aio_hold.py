@@ -553,11 +553,15 @@ def test_an_old_hold_of_a_multi_lock_releases_no_later_hold_of_a_member(
 def test_a_hold_of_a_closed_client_gives_the_same_answers_each_time(loops: Loops, server: ZooKeeper, path: str) -> None:
     async def main() -> None:
         async with Client(server.address) as client:
-            hold = await client.mutex(path).hold()
+            lock = client.mutex(path)
+            released = await lock.hold()
+            await lock.release()
+            hold = await lock.hold()
         for _ in range(2):
             with pytest.raises(zklock.ClientClosed):
                 await hold.release()
             assert (hold.is_held, hold.is_lost) == (False, True)
+            assert (released.is_held, released.is_lost) == (False, False)
 
     loops.run(main())
 

@@ -201,6 +201,33 @@ def test_a_hold_of_a_closed_client_is_lost(server: ZooKeeper, path: str) -> None
         assert (hold.is_held, hold.is_lost) == (False, True)
 
 
+@pytest.mark.parametrize("make", MAKERS, ids=KINDS)
+def test_hold_that_its_lock_released_is_not_lost_after_the_client_is_closed(
+    server: ZooKeeper, path: str, make: Callable[[Client, str], zklock.Lock]
+) -> None:
+    client = Client(server.address)
+    lock = make(client, path)
+    hold = lock.hold()
+    lock.release()
+    later = lock.hold()
+    assert (hold.is_lost, later.is_lost) == (False, False)
+    client.close()
+    assert (hold.is_held, hold.is_lost) == (False, False)
+    assert (later.is_held, later.is_lost) == (False, True)
+
+
+def test_hold_of_a_partly_released_multi_lock_is_not_lost_after_the_client_is_closed(
+    server: ZooKeeper, path: str
+) -> None:
+    client = Client(server.address)
+    multi = client.multi([f"{path}/a", f"{path}/b"])
+    hold = multi.hold()
+    multi.locks[0].release()
+    assert (hold.state, hold.is_lost) == (LockState.FREE, False)
+    client.close()
+    assert not hold.is_lost
+
+
 def test_release_nowait_of_a_hold(client: Client, path: str, inspector: Inspector) -> None:
     lock = client.mutex(path)
     hold = lock.hold()
