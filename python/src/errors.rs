@@ -1,13 +1,12 @@
 //! Converts errors of the core to Python exceptions. A table in the core maps each status to the name of its exception class. This file
 //! imports only `imports.rs` and `python_call.rs`, so that all other files can report errors.
 
-use pyo3::exceptions::PyBaseException;
-use pyo3::intern;
+use pyo3::exceptions::{PyBaseException, PyException, PyGeneratorExit};
 use pyo3::prelude::*;
 use zklock::{Error, Status};
 
 use crate::imports::imports;
-use crate::python_call::CallPython;
+use crate::python_call::{CallPython, write_unraisable};
 
 /// Returns the exception for an error of the core.
 pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
@@ -71,27 +70,59 @@ pub(crate) fn attach_to_exception(
     Ok(())
 }
 
-/// Handles `released`, which is the result of the release at the end of a `with` block. `was_safe` says whether the
-/// hold was safe at the end of the block.
+/// What a `with` block released at its end.
+pub(crate) struct ReleasedItem<'a> {
+    /// What the block did, for messages.
+    pub(crate) doing: &'a str,
+    /// The path of the lock, or `None` for a multi-lock.
+    pub(crate) path: Option<&'a str>,
+    /// Whether the hold was safe at the end of the block.
+    pub(crate) was_safe: bool,
+}
+
+/// Handles `released`, which is the result of the release at the end of a `with` block.
 ///
 /// A release takes effect even if no server confirms it. If the hold was safe, the lock has protected the whole block.
 /// An exception would wrongly suggest that the block has failed, so the function only logs the missing confirmation.
+///
+/// If the block belongs to a generator that Python closes, Python discards the exception of the block, and the note in this
+/// exception. The function therefore also logs the failed release, unless the client is closed or belongs to the parent process. Then
+/// the process has no hold that could remain.
 pub(crate) fn end_block(
     py: Python<'_>,
     block_error: &Bound<'_, PyAny>,
-    doing: &str,
-    was_safe: bool,
+    item: &ReleasedItem<'_>,
     released: zklock::Result<()>,
 ) -> PyResult<()> {
-    match released {
-        Err(error) if !block_error.is_none() => attach_to_exception(py, block_error, doing, &error),
-        Err(error) if was_safe && matches!(error.status(), Status::Connection | Status::Exhausted) => {
-            let logger = py.import("logging")?.call_python_method(intern!(py, "getLogger"), ("zklock.lock",))?;
-            let message = ("%s: no server has confirmed the release yet: %s", doing, error.message());
-            logger.call_python_method(intern!(py, "warning"), message)?;
+    let Err(error) = released else { return Ok(()) };
+    let is_unconfirmed = item.was_safe && matches!(error.status(), Status::Connection | Status::Exhausted);
+    let event = if is_unconfirmed { UNCONFIRMED } else { FAILED_IN_GENERATOR };
+    if block_error.is_none() {
+        return if is_unconfirmed { log_failed_release(py, event, item, &error) } else { Err(error).or_raise(py) };
+    }
+    attach_to_exception(py, block_error, item.doing, &error)?;
+    let has_ended = matches!(error.status(), Status::Closed | Status::Forked);
+    if block_error.is_instance_of::<PyGeneratorExit>() && !has_ended {
+        log_failed_release(py, event, item, &error)
+    } else {
+        Ok(())
+    }
+}
+
+/// The texts of the log lines. `zklock/aio/_locks.py` has the same texts.
+const UNCONFIRMED: &str = "no server has confirmed the release yet";
+const FAILED_IN_GENERATOR: &str = "the release failed when a generator was closed";
+
+/// Logs a failed release. An exception of a log filter or a log handler must not replace the result of the block, so the function
+/// passes the exception to `sys.unraisablehook`. It returns only exceptions such as KeyboardInterrupt.
+fn log_failed_release(py: Python<'_>, event: &str, item: &ReleasedItem<'_>, error: &Error) -> PyResult<()> {
+    let log = imports(py)?.log_failed_release.bind(py);
+    match log.call_python((event, item.doing, item.path, error.message())) {
+        Err(failure) if failure.is_instance_of::<PyException>(py) => {
+            write_unraisable(py, failure, Some(log));
             Ok(())
         }
-        released => released.or_raise(py),
+        logged => logged.map(drop),
     }
 }
 

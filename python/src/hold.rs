@@ -10,7 +10,7 @@ use zklock::{Call, Error, LockState, Owner, Status, WaitLost};
 use zklock_core::engine::{HoldId, HoldView};
 
 use crate::display::member_name;
-use crate::errors::{OrRaise, end_block, status_word};
+use crate::errors::{OrRaise, ReleasedItem, end_block, status_word};
 use crate::greenlet::WaitTarget;
 use crate::hold_tracker::current_owner;
 use crate::lock::Lock;
@@ -276,6 +276,8 @@ impl Hold {
     /// ``release()``, except in one case. If the hold was safe at the end of the block and no server confirms the
     /// release, the method only logs a warning. If both the block and the release fail, the exception of the block
     /// propagates, with a note about the failed release.
+    /// If Python closes a generator during the block, Python discards this exception, so the method also logs the failed
+    /// release.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -289,7 +291,8 @@ impl Hold {
         }
         let was_safe = self.is_held();
         let released = self.release_confirmed(py)?;
-        end_block(py, exc_value, "releasing the lock", was_safe, released)
+        let item = ReleasedItem { doing: "releasing the lock", path: self.lock.get().path.as_deref(), was_safe };
+        end_block(py, exc_value, &item, released)
     }
 
     /// Whether ``release()`` or ``release_nowait()`` of this Hold has released the lock.

@@ -53,7 +53,7 @@ use crate::wait::{wait, wait_lost};
 pub(crate) struct Lock {
     pub(crate) core: DetachedDrop<zklock::Lock>,
     /// The path of the lock, or `None` for a multi-lock.
-    path: Option<String>,
+    pub(crate) path: Option<String>,
     pub(crate) timeout: Option<Seconds>,
     /// The member locks of a multi-lock.
     members: Vec<Py<Self>>,

@@ -10,7 +10,7 @@ use zklock::{Listen, Status};
 use crate::callback::{RevocationCallback, start_thread};
 use crate::detached_drop::DetachedDrop;
 use crate::display::{member_name, quoted};
-use crate::errors::{OrRaise, end_block, ignore_forked, status_word};
+use crate::errors::{OrRaise, ReleasedItem, end_block, ignore_forked, status_word};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener, Listeners};
 use crate::greenlet::WaitTarget;
 use crate::lock::seconds_left;
@@ -295,6 +295,8 @@ impl Leases {
     /// Release the leases, unless the block has already released them. The errors are the same as for ``release()``, except in one
     /// case. If the leases were safe at the end of the block but no server confirms the release, the method logs a warning and raises no
     /// exception. If both the block and the release fail, the exception of the block propagates, with a note about the failed release.
+    /// If Python closes a generator during the block, Python discards this exception, so the method also logs the failed
+    /// release.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -306,7 +308,11 @@ impl Leases {
         let was_safe = self.core.is_held().unwrap_or(false);
         match self.release_and_wait(py)? {
             Err(error) if error.status() == Status::NotOwner => Ok(()),
-            released => end_block(py, exc_value, "releasing the leases", was_safe, released),
+            released => {
+                let path = Some(&*self.semaphore.get().path);
+                let item = ReleasedItem { doing: "releasing the leases", path, was_safe };
+                end_block(py, exc_value, &item, released)
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 """Passes the core's log to the loggers ``zklock.session``, ``zklock.lock`` and ``zklock.request`` of ``logging``.
 
+This file also logs the failed releases at the end of blocks.
+
 The core writes a log line only if a handler exists for the line's level. The library looks for handlers whenever a
 program makes a client or acquires a lock, because ``logging`` does not report changes of its configuration.
 
@@ -41,3 +43,13 @@ def emit(line: tuple[int, float, str, str, dict[str, Any]]) -> None:
     record.msecs = float(int(created * 1000) % 1000)
     record.relativeCreated -= late * 1000
     logger.handle(record)
+
+
+def log_failed_release(event: str, doing: str, path: str | None, error: str) -> None:
+    """Log a warning about a release at the end of a block. The calling thread calls the handlers. ``path`` is None for
+    a multi-lock.
+    """
+    fields = {"event": event, "error": error}
+    if path is not None:
+        fields["path"] = path
+    logging.getLogger("zklock.lock").warning("%s: %s: %s", doing, event, error, extra={"zklock": fields})

@@ -549,7 +549,8 @@ class Lock:
     ) -> None:
         """Release the lock. The errors are the same as for ``release()``, except in one case. If the hold was safe at
         the end of the block and no server confirms the release, the method only logs a warning. If both the block and
-        the release fail, the exception of the block propagates, with a note about the failed release.
+        the release fail, the exception of the block propagates, with a note about the failed release. If Python closes
+        a generator during the block, Python discards this exception, so the method also logs the failed release.
         """
 
 @final
@@ -707,7 +708,8 @@ class Hold:
         """Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same as
         for ``release()``, except in one case. If the hold was safe at the end of the block and no server confirms the
         release, the method only logs a warning. If both the block and the release fail, the exception of the block
-        propagates, with a note about the failed release.
+        propagates, with a note about the failed release. If Python closes a generator during the block, Python discards
+        this exception, so the method also logs the failed release.
         """
 
 @final
@@ -874,7 +876,8 @@ class Leases:
         """Release the leases, unless the block has already released them. The errors are the same as for ``release()``,
         except in one case. If the leases were safe at the end of the block but no server confirms the release, the
         method logs a warning and raises no exception. If both the block and the release fail, the exception of the
-        block propagates, with a note about the failed release.
+        block propagates, with a note about the failed release. If Python closes a generator during the block, Python
+        discards this exception, so the method also logs the failed release.
         """
 
 @final
@@ -1059,7 +1062,7 @@ def _next_call() -> tuple[Callable[[Any], object], Event | str] | None:
     child process. The calling thread of the child process must then end.
     """
 
-def _report_unraisable(error: BaseException, callback: Callable[[Any], object]) -> None:
+def _report_unraisable(error: BaseException, callback: Callable[..., object]) -> None:
     """Report an exception from a callback through `sys.unraisablehook`."""
 
 def _statuses() -> list[tuple[int, str, str, str]]:

@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import gc
 import inspect
+import logging
 import os
 import signal
 import time
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -156,6 +157,49 @@ def test_an_asynchronous_generator_may_be_ended_by_another_task(
             await until(lambda: inspector.nodes(path) == [])
 
     loops.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:task .* ended while it holds:ResourceWarning")
+def test_release_that_fails_in_a_generator_that_another_task_closes_is_logged(
+    loops: Loops, server: ZooKeeper, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with Client(server.address) as client:
+            lock = client.mutex(path)
+
+            async def work() -> AsyncGenerator[None, None]:
+                async with lock:
+                    yield
+
+            generator = work()
+            await generator.__anext__()
+            await asyncio.create_task(generator.aclose())
+            assert lock.is_held
+            await lock.release()
+
+    loops.run(main())
+    (record,) = [record for record in caplog.records if "generator" in record.getMessage()]
+    assert (record.name, record.levelname) == ("zklock.lock", "WARNING")
+    fields: dict[str, object] = record.zklock  # type: ignore[attr-defined]
+    assert (fields["event"], fields["path"]) == ("the release failed when a generator was closed", path)
+    assert "the caller does not hold the lock" in str(fields["error"])
+
+
+def test_generator_that_is_closed_after_its_client_logs_nothing(
+    loops: Loops, server: ZooKeeper, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async def work(client: Client) -> AsyncGenerator[None, None]:
+            async with client.mutex(path):
+                yield
+
+        async with Client(server.address) as client:
+            generator = work(client)
+            await generator.__anext__()
+        await generator.aclose()
+
+    loops.run(main())
+    assert "generator" not in caplog.text
 
 
 def test_a_hold_that_the_lock_s_own_methods_release(loops: Loops, server: ZooKeeper, path: str) -> None:
@@ -644,6 +688,33 @@ def test_a_block_that_was_safe_raises_nothing_if_no_server_confirms_the_release(
 
     assert end_blocks_without_a_server(loops, own_server, path, work, session_timeout=6) == [None] * len(BLOCKS)
     assert caplog.text.count("no server has confirmed the release yet: no answer from") == len(BLOCKS)
+    event = "no server has confirmed the release yet"
+    fields = [record.zklock for record in caplog.records if event in record.getMessage()]  # type: ignore[attr-defined]
+    assert {(one["event"], one["path"]) for one in fields} == {(event, f"{path}/{kind}") for kind in BLOCKS}
+    assert all(one["error"].startswith("no answer from") for one in fields)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_failing_log_filter_does_not_make_a_block_fail(
+    loops: Loops, own_server: ZooKeeper, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", reports.append)
+
+    def fail(record: logging.LogRecord) -> bool:
+        raise ZeroDivisionError
+
+    async def work(held: Any) -> None:
+        assert held.is_held
+
+    logger = logging.getLogger("zklock.lock")
+    logger.addFilter(fail)
+    try:
+        errors = end_blocks_without_a_server(loops, own_server, path, work, session_timeout=6)
+    finally:
+        logger.removeFilter(fail)
+    assert errors == [None] * len(BLOCKS)
+    assert sum(isinstance(report.exc_value, ZeroDivisionError) for report in reports) >= len(BLOCKS)
 
 
 def test_a_block_that_was_not_safe_raises_if_no_server_confirms_the_release(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -178,6 +179,67 @@ def test_a_block_that_was_safe_raises_nothing_if_no_server_confirms_the_release(
 
     assert end_blocks_without_a_server(own_server, path, work, session_timeout=6) == [None] * len(BLOCKS)
     assert caplog.text.count("no server has confirmed the release yet: no answer from") == len(BLOCKS)
+    event = "no server has confirmed the release yet"
+    fields = [record.zklock for record in caplog.records if event in record.getMessage()]  # type: ignore[attr-defined]
+    assert {(one["event"], one["path"]) for one in fields} == {(event, f"{path}/{kind}") for kind in BLOCKS}
+    assert all(one["error"].startswith("no answer from") for one in fields)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_failing_log_filter_does_not_make_a_block_fail(
+    own_server: ZooKeeper, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", reports.append)
+
+    def fail(record: logging.LogRecord) -> bool:
+        raise ZeroDivisionError
+
+    logger = logging.getLogger("zklock.lock")
+    logger.addFilter(fail)
+    try:
+        errors = end_blocks_without_a_server(own_server, path, lambda held: None, session_timeout=6)
+    finally:
+        logger.removeFilter(fail)
+    assert errors == [None] * len(BLOCKS)
+    assert sum(isinstance(report.exc_value, ZeroDivisionError) for report in reports) >= len(BLOCKS)
+
+
+@pytest.mark.parametrize("way", ["close", "drop"])
+def test_release_that_fails_in_a_closed_generator_is_logged(
+    client: Client, path: str, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    lock = client.mutex(path)
+
+    def generate() -> Generator[None, None, None]:
+        with lock:
+            yield
+
+    generators = [generate()]
+    next(generators[0])
+    Waiter(generators[0].close if way == "close" else generators.clear).result()
+    assert lock.is_held
+    (record,) = [record for record in caplog.records if "generator" in record.getMessage()]
+    assert (record.name, record.levelname) == ("zklock.lock", "WARNING")
+    fields: dict[str, object] = record.zklock  # type: ignore[attr-defined]
+    assert fields["event"] == "the release failed when a generator was closed"
+    assert fields["path"] == path
+    assert "the caller does not hold the lock" in str(fields["error"])
+    lock.release()
+
+
+def test_generator_that_is_closed_after_its_client_logs_nothing(
+    server: ZooKeeper, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def generate(client: Client) -> Generator[None, None, None]:
+        with client.mutex(path):
+            yield
+
+    with Client(server.address) as client:
+        generator = generate(client)
+        next(generator)
+    generator.close()
+    assert "generator" not in caplog.text
 
 
 def test_a_block_that_was_not_safe_raises_if_no_server_confirms_the_release(own_server: ZooKeeper, path: str) -> None:

@@ -9,7 +9,7 @@ use zklock::{Listen, LockState, Owner, Status};
 
 use super::{Lock, SemaphoreMutex, seconds_left};
 use crate::callback::start_thread;
-use crate::errors::{OrRaise, end_block, to_py_err};
+use crate::errors::{OrRaise, ReleasedItem, end_block, to_py_err};
 use crate::event::{CallbackDispatcher, Listener};
 use crate::hold::Hold;
 use crate::hold_tracker::{current_hold_tracker, current_owner};
@@ -311,6 +311,8 @@ impl Lock {
     /// Release the lock. The errors are the same as for ``release()``, except in one case. If the hold was safe at the
     /// end of the block and no server confirms the release, the method only logs a warning. If both the block and the
     /// release fail, the exception of the block propagates, with a note about the failed release.
+    /// If Python closes a generator during the block, Python discards this exception, so the method also logs the failed
+    /// release.
     fn __exit__(
         this: &Bound<'_, Self>,
         exc_type: &Bound<'_, PyAny>,
@@ -320,7 +322,8 @@ impl Lock {
         let (py, _) = (this.py(), (exc_type, traceback));
         let was_safe = this.get().core.is_held_as(current_owner(py)?).unwrap_or(false);
         let released = Self::release_for_caller(this)?;
-        end_block(py, exc_value, "releasing the lock", was_safe, released)
+        let item = ReleasedItem { doing: "releasing the lock", path: this.get().path.as_deref(), was_safe };
+        end_block(py, exc_value, &item, released)
     }
 
     fn __repr__(this: &Bound<'_, Self>) -> PyResult<String> {

@@ -58,7 +58,8 @@ event in client.events()`` and ``client.on_event()`` report all changes in the s
 A client belongs to the event loop in which the client connected. The loop watches only one descriptor for each client,
 even if the client has many tasks. A client works with every event loop that has ``add_reader()``, such as the loops of
 asyncio and uvloop. The library calls callbacks only on the thread of the loop, and no call blocks that thread. Handlers
-of ``logging`` and the callables of ``auth`` run on other threads.
+of ``logging`` and the callables of ``auth`` run on other threads, except that the end of a block itself logs a failed
+release.
 """
 
 from zklock.aio._client import Client

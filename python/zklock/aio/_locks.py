@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from typing import TYPE_CHECKING, Any
 
-from zklock._errors import ConnectionLost, Error, Exhausted, InvalidType, LockLost
+from zklock._errors import ClientClosed, ConnectionLost, Error, Exhausted, Forked, InvalidType, LockLost
+from zklock._logs import log_failed_release
 from zklock._states import LockState
-from zklock._zklock import _listen, _set_revocable, _TaskLock
+from zklock._zklock import _listen, _report_unraisable, _set_revocable, _TaskLock
 from zklock.aio._acquiring import Acquiring
 from zklock.aio._loss import LossTarget, WhileHeld, wait_lost
 from zklock.aio._owner import Owner, Task, current_number, current_task, owner_of, owning_task
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from zklock._events import Event, LockEvent
     from zklock._zklock import Listener, Participant, Waiting
     from zklock.aio._loop_bridge import LoopBridge
-
-_logger = logging.getLogger("zklock.lock")
 
 
 class Lock(Uncopyable):
@@ -395,6 +393,9 @@ class Lock(Uncopyable):
     def _members_or_self(self) -> tuple[Lock, ...]:
         return (self,)
 
+    def _path_or_none(self) -> str | None:
+        return self.path
+
     def _paths(self) -> str:
         """Return the paths of the lock as text for an error message."""
         return " ".join(repr(leaf.path) for leaf in self._members_or_self())
@@ -414,8 +415,9 @@ class Lock(Uncopyable):
     ) -> None:
         """Release the lock. The errors are the same as for ``release()``, except in one case. If the hold was safe at
         the end of the block and no server confirms the release, the method only logs a warning. If both the block and
-        the release fail, the exception of the block propagates, with a note about the failed release. If the block was
-        cancelled, the method does not wait for the server.
+        the release fail, the exception of the block propagates, with a note about the failed release. If Python closes
+        a generator during the block, Python discards this exception, so the method also logs the failed release. If the
+        block was cancelled, the method does not wait for the server.
         """
         was_safe = is_safe(self)
         try:
@@ -424,7 +426,7 @@ class Lock(Uncopyable):
             else:
                 await self.release()
         except Error as error:
-            end_block(exc_value, "releasing the lock", was_safe, error)
+            end_block(exc_value, "releasing the lock", self._path_or_none(), was_safe, error)
 
     def __repr__(self) -> str:
         return aio_repr(self._as_current_task())
@@ -562,8 +564,9 @@ class Hold(Uncopyable):
         """Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same as
         for ``release()``, except in one case. If the hold was safe at the end of the block and no server confirms the
         release, the method only logs a warning. If both the block and the release fail, the exception of the block
-        propagates, with a note about the failed release. If the block was cancelled, the method does not wait for the
-        server.
+        propagates, with a note about the failed release. If Python closes a generator during the block, Python discards
+        this exception, so the method also logs the failed release. If the block was cancelled, the method does not wait
+        for the server.
         """
         if self._native._is_released:
             return
@@ -574,7 +577,7 @@ class Hold(Uncopyable):
             else:
                 await self.release()
         except Error as error:
-            end_block(exc_value, "releasing the lock", was_safe, error)
+            end_block(exc_value, "releasing the lock", self._lock._path_or_none(), was_safe, error)
 
     def __repr__(self) -> str:
         return aio_repr(self._native)
@@ -655,6 +658,9 @@ class MultiLock(Lock):
 
     def _members_or_self(self) -> tuple[Lock, ...]:
         return tuple(leaf for lock in self._locks for leaf in lock._members_or_self())
+
+    def _path_or_none(self) -> str | None:
+        return None
 
 
 class RwLock(Uncopyable):
@@ -754,17 +760,35 @@ def is_safe(held: Any) -> bool:
         return False
 
 
-def end_block(error: BaseException | None, doing: str, was_safe: bool, another: Error) -> None:
+_UNCONFIRMED = "no server has confirmed the release yet"
+_FAILED_IN_GENERATOR = "the release failed when a generator was closed"
+
+
+def end_block(error: BaseException | None, doing: str, path: str | None, was_safe: bool, another: Error) -> None:
     """Handle ``another``, the error that the release raised at the end of a block. ``was_safe`` says whether the hold
-    was safe at the end of the block.
+    was safe at the end of the block. ``path`` is None for a multi-lock.
 
     A release takes effect even if no server confirms it. If the hold was safe, the lock has protected the whole block.
     An exception would wrongly suggest that the block has failed, so the function only logs the missing confirmation.
+
+    If the block belongs to a generator that Python closes, Python discards the exception of the block, and the note in
+    this exception. The function therefore also logs the failed release, unless the client is closed or belongs to the
+    parent process. Then the process has no hold that could remain.
     """
-    if error is None and was_safe and isinstance(another, (ConnectionLost, Exhausted)):
-        _logger.warning("%s: no server has confirmed the release yet: %s", doing, another)
-    else:
+    is_unconfirmed = was_safe and isinstance(another, (ConnectionLost, Exhausted))
+    if error is not None or not is_unconfirmed:
         attach_to_exception(error, doing, another)
+    has_ended = isinstance(another, (ClientClosed, Forked))
+    if error is None or (isinstance(error, GeneratorExit) and not has_ended):
+        _log_failed_release(_UNCONFIRMED if is_unconfirmed else _FAILED_IN_GENERATOR, doing, path, another)
+
+
+def _log_failed_release(event: str, doing: str, path: str | None, error: Error) -> None:
+    """Log a failed release. An exception of a log filter or a log handler must not replace the result of the block."""
+    try:
+        log_failed_release(event, doing, path, str(error))
+    except Exception as failure:
+        _report_unraisable(failure, log_failed_release)
 
 
 def attach_to_exception(error: BaseException | None, doing: str, another: Error) -> None:

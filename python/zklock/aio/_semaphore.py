@@ -235,7 +235,8 @@ class Leases(Uncopyable):
         """Release the leases, unless the block has already released them. The errors are the same as for ``release()``,
         except in one case. If the leases were safe at the end of the block and no server confirms the release, the
         method only logs a warning. If both the block and the release fail, the exception of the block propagates, with
-        a note about the failed release. If the block was cancelled, the method does not wait for the server.
+        a note about the failed release. If Python closes a generator during the block, Python discards this exception,
+        so the method also logs the failed release. If the block was cancelled, the method does not wait for the server.
         """
         was_safe = is_safe(self)
         try:
@@ -246,7 +247,7 @@ class Leases(Uncopyable):
         except NotOwner:
             pass
         except Error as error:
-            end_block(exc_value, "releasing the leases", was_safe, error)
+            end_block(exc_value, "releasing the leases", self._semaphore.path, was_safe, error)
 
     def __repr__(self) -> str:
         return aio_repr(self._native)
