@@ -6,11 +6,18 @@ At run time, this file must not import the native module, because the native mod
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Generic, Union
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from zklock._states import ClientState, LockState
-    from zklock._zklock import Lock
+
+    LockT_co = TypeVar("LockT_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    LockT_co = TypeVar("LockT_co", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -24,15 +31,19 @@ class ClientEvent:
 
 
 @dataclass(frozen=True)
-class LockEvent:
+class LockEvent(Generic[LockT_co]):
     """A change in the state of a hold or of leases. For a multi-lock, the client reports separate events for each
     member lock.
 
-    LockEvents are immutable and comparable.
+    LockEvents are immutable and comparable. In an annotation, ``LockEvent`` means an event of any lock, so type
+    checkers do not check the uses of ``lock``. ``LockEvent[zklock.Lock]`` is the type of the events of a
+    ``zklock.Client``, and ``LockEvent[zklock.aio.Lock]`` is the type of the events of a ``zklock.aio.Client``.
     """
 
-    lock: Lock | None
-    """The lock. The field is None for leases, and for a lock object that was garbage-collected."""
+    lock: LockT_co | None
+    """The lock: a ``zklock.Lock``, or a ``zklock.aio.Lock`` if the client belongs to ``zklock.aio``. The field is None
+    for leases, and for a lock object that was garbage-collected.
+    """
     path: str
     """The path of the lock or of the semaphore."""
     state: LockState

@@ -438,7 +438,7 @@ class Lock:
         Raises NotOwner if the thread has no hold, or if the hold is released during the wait. Raises ClientClosed if
         the client is closed. In a callback, the call raises Deadlock unless the timeout is 0.
         """
-    def on_lost(self, callback: Callable[[LockEvent], object]) -> Listener:
+    def on_lost(self, callback: Callable[[LockEvent[Lock]], object]) -> Listener:
         """Add a callback for losses of this lock, and return a Listener. The Listener's ``stop()`` method removes the
         callback.
 
@@ -450,7 +450,7 @@ class Lock:
         program acquires the lock, because the callback may receive no events for earlier changes. A lock may have any
         number of callbacks. For a multi-lock, the library calls the callback for each member lock. Does not block.
         """
-    def on_event(self, callback: Callable[[LockEvent], object]) -> Listener:
+    def on_event(self, callback: Callable[[LockEvent[Lock]], object]) -> Listener:
         """Add a callback for every change in the state of a hold of this lock, and return a Listener. The callback
         receives a LockEvent for each change. The rules for the callback are the same as for ``on_lost()``.
         """

@@ -96,6 +96,16 @@ def watch(client: zklock.Client, lock: zklock.Lock, leases: zklock.Leases) -> No
         print(event.path, event.token)
         stopped.set()
 
+    def lost_lock(event: zklock.LockEvent[zklock.Lock]) -> None:
+        lock: zklock.Lock | None = event.lock
+        print(lock)
+
+    def lost_of_task(event: zklock.LockEvent[zklock.aio.Lock]) -> None:
+        print(event.lock)
+
+    lock.on_lost(lost_lock).stop()
+    leases.on_lost(lost_lock).stop()
+    lock.on_lost(lost_of_task)  # type: ignore[arg-type]
     listeners: list[zklock.Listener] = [
         client.on_event(hear),
         client.on_event(lambda event: print(event.state.value)),
@@ -153,7 +163,16 @@ async def tasks(client: zklock.aio.Client, other: zklock.aio.Client) -> int:
     def on_lost(event: zklock.LockEvent) -> None:
         print(event.lock, event.token)
 
+    def lost_lock(event: zklock.LockEvent[zklock.aio.Lock]) -> None:
+        lock: zklock.aio.Lock | None = event.lock
+        print(lock)
+
+    def lost_of_thread(event: zklock.LockEvent[zklock.Lock]) -> None:
+        print(event.lock)
+
     lock.on_lost(on_lost).stop()
+    lock.on_lost(lost_lock).stop()
+    lock.on_lost(lost_of_thread)  # type: ignore[arg-type]
     lock.on_event(print)
     async with lock.hold(timeout=5.0) as hold:
         inner: zklock.aio.Hold = hold

@@ -86,7 +86,7 @@ class EventStream(AsyncIterator[Event]):
             if self._last_number_of.get(subject) == number:
                 del self._last_number_of[subject]
         if isinstance(event, LockEvent) and lock is not None:
-            return replace(event, lock=lock())  # type: ignore[arg-type]
+            return replace(event, lock=lock())
         return event
 
     # The client calls the methods below.

@@ -228,7 +228,7 @@ class Lock(Uncopyable):
         """
         _set_revocable(self._native, wrap_callback(self._bridge, callback))
 
-    def on_lost(self, callback: Callable[[LockEvent], object]) -> Listener:
+    def on_lost(self, callback: Callable[[LockEvent[Lock]], object]) -> Listener:
         """Add a callback for losses of this lock, and return a Listener. ``stop()`` of the Listener removes the
         callback.
 
@@ -243,7 +243,7 @@ class Lock(Uncopyable):
         """
         return listen(self._native, self._bridge, callback, losses=True)
 
-    def on_event(self, callback: Callable[[LockEvent], object]) -> Listener:
+    def on_event(self, callback: Callable[[LockEvent[Lock]], object]) -> Listener:
         """Add a callback for every change in the state of a hold of this lock, and return a Listener. The callback
         receives a LockEvent for each change. The rules for the callback are the same as for ``on_lost()``.
         """

@@ -189,7 +189,7 @@ class LoopBridge:
     def _with_aio_lock(self, event: Event) -> Event:
         """Replace the native lock in an event with the program's lock object."""
         if isinstance(event, LockEvent) and event.lock is not None:
-            return replace(event, lock=self.aio_locks.get(event.lock))  # type: ignore[arg-type]
+            return replace(event, lock=self.aio_locks.get(event.lock))
         return event
 
     def listen(self, client: native.Client) -> None:
