@@ -190,6 +190,31 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.filterwarnings("ignore:task .* ended while it holds:ResourceWarning")
+def test_wait_for_acquires_for_its_caller_only_if_it_receives_the_call_itself(
+    loops: Loops, server: ZooKeeper, path: str
+) -> None:
+    async def main() -> None:
+        async with Client(server.address) as client:
+            lock = client.mutex(path)
+
+            async def work() -> bool:
+                return await lock.acquire()
+
+            for call in (lock.acquire, lock.hold):
+                held = await asyncio.wait_for(call(), 60)
+                assert lock.is_held
+                await asyncio.wait_for(lock.release(), 60)
+                assert not lock.is_held_in_process
+                del held
+            # Before Python 3.12, wait_for() runs its coroutine in a new task.
+            assert await asyncio.wait_for(work(), 60)
+            assert lock.is_held_in_process
+            assert lock.is_held == (sys.version_info >= (3, 12))
+
+    loops.run(main())
+
+
 def test_waits_with_the_tools_of_asyncio(loops: Loops, server: ZooKeeper, path: str, inspector: Inspector) -> None:
     async def main() -> None:
         async with Client(server.address) as client, Client(server.address) as other:

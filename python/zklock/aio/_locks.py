@@ -73,11 +73,15 @@ class Lock(Uncopyable):
         uses the path. Raises Deadlock if the task already holds the lock on this path through another lock object, or
         if the task holds the read lock and tries to acquire the write lock.
 
-        The hold belongs to the task that awaits this coroutine, directly or with ``asyncio.wait_for()``.
-        ``create_task()``, ``gather()`` and ``shield()`` run this coroutine in a new task. The hold then belongs to the
-        new task. Before Python 3.12, ``asyncio.wait_for()`` also runs all coroutines except this one in a new task. In
-        these versions, for example, use ``stack.enter_async_context(lock.hold(timeout=5))`` instead of
-        ``wait_for(stack.enter_async_context(lock), 5)``.
+        The hold belongs to the task that calls ``acquire()`` and awaits the result, directly or with
+        ``asyncio.wait_for()``. ``create_task()``, ``gather()`` and ``shield()`` run this coroutine in a new task. The
+        hold then belongs to the new task.
+
+        Before Python 3.12, ``asyncio.wait_for()`` runs its coroutine in a new task. If ``wait_for()`` directly receives
+        the result of ``acquire()``, ``hold()`` or ``release()``, the library still acts for the task that made this
+        call. Any other coroutine acts for the new task. In these versions, if ``main()`` acquires the lock and does not
+        release it, ``wait_for(main(), 5)`` leaves a hold whose owner has ended. For example, use
+        ``stack.enter_async_context(lock.hold(timeout=5))`` instead of ``wait_for(stack.enter_async_context(lock), 5)``.
         """
         return self._acquire(timeout, current_task())
 

@@ -88,12 +88,12 @@ def current_number() -> int:
 
 
 def owning_task(caller: Task | None) -> Task:
-    """Return the task to which a hold will belong. ``caller`` is the task that called ``acquire()``. The current task
-    runs the coroutine that ``acquire()`` returned.
+    """Return the task to which a hold belongs. ``caller`` is the task that called ``acquire()``, ``hold()`` or
+    ``release()``. The current task runs the coroutine that this call returned.
 
-    The function returns the current task, except for a call such as ``asyncio.wait_for(lock.acquire(), 5)``. Before
-    Python 3.12, ``wait_for()`` runs the coroutine in a new task. In this case the hold belongs to ``caller``, the task
-    that awaits ``wait_for()``.
+    The function returns the current task, except in a call such as ``asyncio.wait_for(lock.acquire(), 5)`` before
+    Python 3.12. There, ``wait_for()`` runs the coroutine in a new task, and the function returns ``caller``. The same
+    applies if the program wraps the coroutine in a task, and passes this task to ``wait_for()`` before the task begins.
     """
     task = current_task()
     if task is None:
