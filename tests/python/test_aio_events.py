@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import random
 import weakref
@@ -475,3 +476,34 @@ def test_a_callback_that_refers_to_its_lock_is_collected_with_it(loops: Loops, s
             assert gone() is None
 
     loops.run(main())
+
+
+def test_callbacks_have_the_context_of_the_task_that_connected(loops: Loops, server: ZooKeeper, path: str) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+    values: list[str] = []
+
+    def callback(_: object) -> None:
+        values.append(variable.get())
+        # Each call has a copy of the context.
+        variable.set("callback")
+
+    async def coroutine(argument: object) -> None:
+        callback(argument)
+
+    async def main() -> None:
+        variable.set("connect")
+        async with Client(server.address, on_event=callback) as client:
+            variable.set("register")
+            lock = client.mutex(path)
+            listeners = [client.on_event(callback), client.on_event(coroutine), lock.on_event(callback)]
+            lock.set_revocable(callback)
+            async with lock:
+                await client.revoke(lock.node_path)
+                await until(lambda: len(values) >= 3)
+            await asyncio.sleep(0.05)
+            del listeners
+        await asyncio.sleep(0.05)
+
+    loops.run(main())
+    assert len(values) > 3
+    assert set(values) == {"connect"}

@@ -199,7 +199,9 @@ class Client(Uncopyable):
         The event loop calls the callback once for each event, in the order in which the changes happened. The loop
         treats the callback like a function that the program has passed to ``loop.call_soon()``. If a callback raises an
         exception, the loop's exception handler receives the exception. If the callback is a coroutine function, each
-        event starts a task, and the tasks begin in the order of the events. If the loop is busy, the client may merge
+        event starts a task, and the tasks begin in the order of the events. Each call of a callback runs in a copy of
+        the context that the task had when it connected the client, so the callback reads the context variables
+        (``contextvars``) of that task. If the loop is busy, the client may merge
         events; see ``zklock.Client``. A client may have any number of callbacks. Raises RuntimeError before the client
         is connected. To receive the first events of a client, pass ``on_event`` to the constructor.
         """

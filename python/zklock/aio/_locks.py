@@ -226,7 +226,8 @@ class Lock(Uncopyable):
         the lock; the program decides whether to release the lock.
 
         The event loop calls the callback, as if the program had passed the callback to ``loop.call_soon()``. If the
-        callback is a coroutine function, each call runs as a task. The callback remains registered until the program
+        callback is a coroutine function, each call runs as a task. The callback runs with the context variables of the
+        task that connected the client. The callback remains registered until the program
         sets another callback or None, or until the lock object is garbage-collected. For a multi-lock, the method
         replaces the callback of each member lock.
         """

@@ -1,8 +1,9 @@
 """The connection between the library's threads and an event loop. The threads put finished calls and pending callbacks
 into a queue, and the event loop processes the queue.
 
-Each client has one descriptor, which the event loop watches. Only the thread of the loop runs Python code for the
-client. The other files of this package import this file, so this file must not import their classes.
+Each client has one descriptor, which the event loop watches. The loop calls the program's callbacks with the context
+variables that were current when the loop began to watch the descriptor. The library's threads run no Python code for
+this file. The other files of this package import this file, so this file must not import their classes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class EventSink(Protocol):
 
 class LoopBridge:
     """The state of a client in its event loop. A LoopBridge exists from the call to ``connect()`` until the client
-    ends. Only the thread of the loop uses a LoopBridge.
+    ends. Only the thread of the loop may call the methods, except the checks ``queue_for_call()`` and ``is_forked()``.
+    Any thread may make a lock, and thereby add the lock to ``aio_locks``.
     """
 
     def __init__(self, on_event: Callable[[Event], object] | None) -> None:
