@@ -31,6 +31,10 @@ _NO_HUB = (
 )
 
 
+_LONGEST_WAIT = 86400.0
+"""The longest wait in a hub, in seconds. The timers of the hubs fail with longer times."""
+
+
 class WakeQueue(Protocol):
     """A queue of keys. Each key identifies a greenlet that another thread has woken."""
 
@@ -62,10 +66,13 @@ class HubWaits(ABC):
 
     def wait(self, key: int, seconds: float | None) -> None:
         """Let other greenlets run until the queue contains ``key``, or until ``seconds`` have passed. The wait may also
-        end earlier. The caller removes the key from ``waiting``.
+        end earlier, and ends after ``_LONGEST_WAIT``. The caller checks the deadline again, and removes the key from
+        ``waiting``.
         """
         if not self._is_watched():
             self._watch()
+        if seconds is not None:
+            seconds = min(seconds, _LONGEST_WAIT)
         self._switch_to_hub(key, seconds)
 
     def unwatch_if_idle(self) -> None:

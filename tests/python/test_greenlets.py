@@ -751,3 +751,36 @@ def test_a_greenlet_waits_while_another_forks(framework: str, server: ZooKeeper,
     assert green.read_line() == "0"
     assert green.read_line() == "acquired"
     assert green.ends() == 0
+
+
+LONG_WAITS = """
+import zklock._greenlets
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+for timeout in (30 * 86400, 1e10, 1e18, 1e300):
+    hold = lock.hold()
+    waiting = spawn(raised, hold.wait_lost, timeout)
+    sleep(0.05)
+    assert not is_over(waiting)
+    hold.release()
+    assert result(waiting) == "NotOwner", timeout
+    hold = lock.hold()
+    waiting = spawn(lambda: lock.acquire(timeout=timeout) and lock.release_nowait())
+    sleep(0.05)
+    hold.release()
+    result(waiting)
+# A shorter limit of one wait does not change the deadline.
+zklock._greenlets._LONGEST_WAIT = 0.05
+with lock.hold() as hold:
+    started = time.monotonic()
+    assert result(spawn(hold.wait_lost, 0.5)) is False
+    assert time.monotonic() - started >= 0.5
+client.close()
+print("fine", flush=True)
+"""
+
+
+def test_greenlet_waits_with_a_very_long_timeout(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
+    long_waits = program(framework + LONG_WAITS, server.address, path)
+    assert long_waits.read_line() == "fine"
+    assert long_waits.ends() == 0
