@@ -53,8 +53,9 @@ change in the state of the session and of all holds:
 
 Properties such as ``is_held``, ``state`` and ``fencing_token`` describe the hold of the calling thread. When a lock
 object is garbage-collected, the library releases all holds that were acquired through that object. When a thread ends,
-the library does not release its holds. The library issues a ``ResourceWarning`` if a thread ends while it holds a lock,
-or if a lock object is garbage-collected while a thread holds the lock. ``python -X dev`` shows such warnings.
+the library does not release its holds. The library issues a ``ResourceWarning`` if a thread ends while it holds a lock
+that no other thread can release. The library also issues a ``ResourceWarning`` if a lock object, a ``Hold`` or a
+``Leases`` object is garbage-collected before the release. ``python -X dev`` shows such warnings.
 
 A client provides metrics (``client.metrics()``, ``client.prometheus()``). The library writes log records with
 ``logging``. The loggers are ``zklock.session``, ``zklock.lock`` and ``zklock.request``. Each log record has an

@@ -327,7 +327,7 @@ class Lock:
     its holds. After a thread has ended, no other thread can release its holds, except holds of a SemaphoreMutex and the
     holds of Hold objects. A generator that may end on another thread should therefore use ``with lock.hold():`` instead
     of ``with lock:``. The library issues a ResourceWarning if a lock object is garbage-collected while a thread holds
-    the lock, or if a thread ends while it holds a lock.
+    the lock, or if a thread ends and no other thread can release its hold.
 
     All methods raise ClientClosed after the client is closed, and raise Forked in a forked child process.
     """

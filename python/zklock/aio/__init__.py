@@ -39,12 +39,13 @@ hold belongs to the new task. If this coroutine is ``lock.release()``, it raises
 ``Hold.release()`` works in any task.
 
 If a task ends without releasing a lock, **the library does not release the lock**. After the owner of a hold has ended,
-no other task can release the lock, except with a ``Hold``. The library issues a ResourceWarning that names the lock of
-the ended task. If a lock object or a Leases object is garbage-collected during a hold, the library ends the hold and
-also issues a ResourceWarning. Python shows ResourceWarnings with ``-X dev`` or ``-W default``. If a program abandons an
-asynchronous generator inside an ``async with`` block, another task exits the block. In an asynchronous generator, use
-``async with lock.hold()``. Any task may exit such a block. As an alternative, use ``contextlib.aclosing()``, which
-closes the generator in the task that uses the generator.
+no other task can release the lock. The library issues a ResourceWarning that names the lock of the ended task. These
+sentences do not apply to a ``Hold`` and to a SemaphoreMutex, because any task may release them. If a lock object, a
+Hold or a Leases object is garbage-collected during a hold, the library ends the hold and also issues a ResourceWarning.
+Python shows ResourceWarnings with ``-X dev`` or ``-W default``. If a program abandons an asynchronous generator inside
+an ``async with`` block, another task exits the block. In an asynchronous generator, use ``async with lock.hold()``. Any
+task may exit such a block. As an alternative, use ``contextlib.aclosing()``, which closes the generator in the task
+that uses the generator.
 
 If a task is **cancelled** while it waits for a lock, the task leaves no node and no hold behind. The library removes
 the node from the queue. If the task has just acquired the lock, the library releases the lock. A cancelled task does

@@ -45,7 +45,7 @@ class Lock(Uncopyable):
     When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When
     a task ends, the library does not release its holds. After a task has ended, no other task can release its holds,
     except holds of a SemaphoreMutex and the holds of Hold objects. The library issues a ResourceWarning if a lock
-    object is garbage-collected while a task holds the lock, or if a task ends while it holds a lock.
+    object is garbage-collected while a task holds the lock, or if a task ends and no other task can release its hold.
 
     All methods raise ClientClosed after the client is closed, and raise Forked in a forked child process.
     """
