@@ -50,11 +50,11 @@ use crate::{int_args, text};
 ///   raises an exception before the first connection, the constructor raises AuthFailed with the text of the exception. If the callable
 ///   raises an exception later, the client tries again.
 /// * ``wait_for_kazoo``: if True, mutexes and read/write locks of this client wait in one queue with kazoo's locks on
-///   the same path. With ``wait_for_kazoo=False``, a call that acquires a mutex or a read/write lock raises
-///   ForeignContender if a kazoo lock uses the path. ``wait_for_kazoo`` is for programs that migrate from kazoo to
-///   zklock. The kazoo program must also configure its locks to wait for the nodes of zklock. On the path of a mutex, a
-///   kazoo lock needs ``extra_lock_patterns=["-lock-"]``. On the path of a read/write lock, a kazoo lock needs
-///   ``extra_lock_patterns=["__READ__", "__WRIT__"]``.
+///   the same path. If False, and the option ``locks.wait_for_kazoo`` is not set either, a call that acquires a mutex or
+///   a read/write lock raises ForeignContender if a kazoo lock uses the path. ``wait_for_kazoo`` is for programs that
+///   migrate from kazoo to zklock. The kazoo program must also configure its locks to wait for the nodes of zklock. On
+///   the path of a mutex, a kazoo lock needs ``extra_lock_patterns=["-lock-"]``. On the path of a read/write lock, a
+///   kazoo lock needs ``extra_lock_patterns=["__READ__", "__WRIT__"]``.
 /// * ``on_event``: a callback for events. The library calls the callback with a ClientEvent whenever the session changes state, and
 ///   with a LockEvent whenever a hold changes state.
 /// * ``options``: a mapping of option names to values, for instance ``{"session.timeout": "5000"}``. The page
@@ -242,9 +242,12 @@ pub(crate) struct Keywords {
 impl Keywords {
     /// Returns the settings of the client. The keyword arguments take precedence over the options of a file.
     pub(crate) fn config(&self, py: Python<'_>, file: &[FileOption]) -> PyResult<Config> {
-        let mut config = Config::new().wait_for_kazoo(self.wait_for_kazoo);
+        let mut config = Config::new();
         for (name, value) in file.iter().chain(&self.options) {
             config.set(name, value).or_raise(py)?;
+        }
+        if self.wait_for_kazoo {
+            config = config.wait_for_kazoo(true);
         }
         if let Some(timeout) = self.session_timeout {
             configure(&mut config, |config| config.session_timeout(timeout.milliseconds())).or_raise(py)?;

@@ -19,8 +19,8 @@ use crate::{int_args, text};
 /// cannot listen at the address.
 ///
 /// The methods that cause a fault take an argument ``session``. The argument is a client, the id of a session, or None. With
-/// ``session=None``, a fault applies to all clients, including clients that connect later. A fault applies to all connections of the
-/// session, including later connections. When the method returns, the fault is already in effect. The method raises ValueError if the
+/// ``session=None``, a fault applies to all clients. ``freeze()`` and ``delay()`` also apply to later connections and later clients.
+/// ``lose_reply()`` with ``session=None`` drops only the reply to the first client that sends such a request. When the method returns, the fault is already in effect. The method raises ValueError if the
 /// session is unknown. Session timeouts may be as short as 0.1 seconds.
 ///
 /// The server ends with ``stop()``, at the end of a ``with`` block, or when the object is garbage-collected. After the end of the

@@ -69,11 +69,11 @@ class Client:
       constructor raises AuthFailed with the text of the exception. If the callable raises an exception later, the
       client tries again.
     * ``wait_for_kazoo``: if True, mutexes and read/write locks of this client wait in one queue with kazoo's locks on
-      the same path. With ``wait_for_kazoo=False``, a call that acquires a mutex or a read/write lock raises
-      ForeignContender if a kazoo lock uses the path. ``wait_for_kazoo`` is for programs that migrate from kazoo to
-      zklock. The kazoo program must also configure its locks to wait for the nodes of zklock. On the path of a mutex, a
-      kazoo lock needs ``extra_lock_patterns=["-lock-"]``. On the path of a read/write lock, a kazoo lock needs
-      ``extra_lock_patterns=["__READ__", "__WRIT__"]``.
+      the same path. If False, and the option ``locks.wait_for_kazoo`` is not set either, a call that acquires a mutex
+      or a read/write lock raises ForeignContender if a kazoo lock uses the path. ``wait_for_kazoo`` is for programs
+      that migrate from kazoo to zklock. The kazoo program must also configure its locks to wait for the nodes of
+      zklock. On the path of a mutex, a kazoo lock needs ``extra_lock_patterns=["-lock-"]``. On the path of a read/write
+      lock, a kazoo lock needs ``extra_lock_patterns=["__READ__", "__WRIT__"]``.
     * ``on_event``: a callback for events. The library calls the callback with a ClientEvent whenever the session
       changes state, and with a LockEvent whenever a hold changes state.
     * ``options``: a mapping of option names to values, for instance ``{"session.timeout": "5000"}``. The page
@@ -985,9 +985,10 @@ class StandaloneServer:
     ServerError if the server cannot listen at the address.
 
     The methods that cause a fault take an argument ``session``. The argument is a client, the id of a session, or None.
-    With ``session=None``, a fault applies to all clients, including clients that connect later. A fault applies to all
-    connections of the session, including later connections. When the method returns, the fault is already in effect.
-    The method raises ValueError if the session is unknown. Session timeouts may be as short as 0.1 seconds.
+    With ``session=None``, a fault applies to all clients. ``freeze()`` and ``delay()`` also apply to later connections
+    and later clients. ``lose_reply()`` with ``session=None`` drops only the reply to the first client that sends such a
+    request. When the method returns, the fault is already in effect. The method raises ValueError if the session is
+    unknown. Session timeouts may be as short as 0.1 seconds.
 
     The server ends with ``stop()``, at the end of a ``with`` block, or when the object is garbage-collected. After the
     end of the server, all methods except ``stop()`` raise ClientClosed. Any thread may call the methods. The methods do

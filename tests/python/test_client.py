@@ -174,12 +174,23 @@ def test_access_control_lists(server: ZooKeeper, path: str, inspector: Inspector
         client.mutex(path).acquire(timeout=60)
 
 
-def test_kazoo_and_zklock_wait_for_each_other(server: ZooKeeper, path: str, inspector: Inspector) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"wait_for_kazoo": True},
+        {"options": {"locks.wait_for_kazoo": "true"}},
+        {"wait_for_kazoo": True, "options": {"locks.wait_for_kazoo": "false"}},
+    ],
+    ids=["argument", "option", "argument-before-option"],
+)
+def test_kazoo_and_zklock_wait_for_each_other(
+    server: ZooKeeper, path: str, inspector: Inspector, settings: dict[str, Any]
+) -> None:
     def kazoo(path: str) -> Any:
         patterns = ["-lock-", "__READ__", "__WRIT__"]
         return inspector.kazoo.Lock(path, extra_lock_patterns=patterns)
 
-    with zklock.Client(server.address, wait_for_kazoo=True) as client:
+    with zklock.Client(server.address, **settings) as client:
         for lock in [client.mutex(f"{path}-a"), client.rwlock(f"{path}-b").read, client.rwlock(f"{path}-c").write]:
             with kazoo(lock.path):
                 assert lock.acquire(timeout=0) is False

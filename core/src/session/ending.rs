@@ -65,7 +65,7 @@ impl<T> Session<T> {
         let was_established = self.connection == ConnectionState::Established;
         self.erase_output();
         self.recursive_watches.clear();
-        self.silent_since = self.silent_since.or(self.unanswered_since());
+        self.silent_since = self.silent_since.or_else(|| self.unanswered_since());
         self.ping_sent = None;
         self.is_config_watched = false;
         self.departure = None;
