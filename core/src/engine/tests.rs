@@ -420,6 +420,28 @@ fn acquire_without_an_answer_on_several_connections_fails_with_connection() {
     assert_eq!(error.status(), Status::Connection, "{error}");
 }
 
+#[test]
+fn silence_ends_if_the_client_connects_again_and_asks_nothing() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    let lock = peer.engine.add_lock("/l", Recipe::Queue(Mode::Mutex));
+    let ping = peer.engine.next_timeout().unwrap();
+    peer.engine.advance(ping);
+    assert!(!peer.engine.output().is_empty(), "the client sends a ping");
+    peer.engine.disconnected(ping + Duration::from_secs(1), "closed");
+    let mut now = next_server(&mut peer.engine);
+    peer.engine.connected(now, "local");
+    peer.engine.output().clear();
+    peer.read.clear();
+    assert!(peer.engine.received(now, &welcome()).is_continue());
+    now = now + Duration::from_millis(1);
+    let deadline = now + Duration::from_millis(10);
+    peer.engine.acquire(now, lock, Owner::current_thread(), AcquireLimit::Until(deadline));
+    peer.engine.advance(deadline);
+    let [(_, Err(error))] = &peer.answers()[..] else { panic!("the acquire has failed") };
+    assert_eq!(error.status(), Status::Timeout, "the server may only be slow: {error}");
+}
+
 /// Starts a client of two servers that has begun to connect to the first server. Returns the operation that waits for
 /// the connection.
 fn client_of_two_servers() -> (Engine, OpId) {

@@ -69,6 +69,10 @@ impl<T> Session<T> {
         self.traffic.requests += 1;
         self.traffic.bytes_sent += to_u64(size);
         self.log_buffer.add(Level::Trace, || LogRecord::RequestSent { op, xid, path });
+        if self.in_flight.is_empty() && self.ping_sent.is_none() && now > self.established_at {
+            // Since the session connected again, the server has owed no answer.
+            self.silent_since = None;
+        }
         self.in_flight.push_back(InFlight { xid, op, size, is_isolated, sent: now, proof, purpose });
     }
 
