@@ -126,7 +126,7 @@ impl Survey {
         let names = || children.names.iter().map(String::as_str);
         let queue = client.order_queue(names())?;
         let own_queue = queue.first().map(|node| node.queue);
-        // A queue for locks of kazoo and other libraries can contain kazoo's nodes only.
+        // The kind of the lock is the kind of its queue, unless the queue contains only kazoo's nodes.
         let own_family = queue.iter().find(|node| Some(node.family) == own_queue).or_else(|| queue.first());
         let own_family = own_family.map(|node| node.family);
         let entries = queue.iter().map(|node| Entry {

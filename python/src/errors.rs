@@ -96,28 +96,23 @@ pub(crate) fn end_block(
 ) -> PyResult<()> {
     let Err(error) = released else { return Ok(()) };
     let is_unconfirmed = item.was_safe && matches!(error.status(), Status::Connection | Status::Exhausted);
-    let event = if is_unconfirmed { UNCONFIRMED } else { FAILED_IN_GENERATOR };
     if block_error.is_none() {
-        return if is_unconfirmed { log_failed_release(py, event, item, &error) } else { Err(error).or_raise(py) };
+        return if is_unconfirmed { log_failed_release(py, true, item, &error) } else { Err(error).or_raise(py) };
     }
     attach_to_exception(py, block_error, item.doing, &error)?;
     let has_ended = matches!(error.status(), Status::Closed | Status::Forked);
     if block_error.is_instance_of::<PyGeneratorExit>() && !has_ended {
-        log_failed_release(py, event, item, &error)
+        log_failed_release(py, is_unconfirmed, item, &error)
     } else {
         Ok(())
     }
 }
 
-/// The texts of the log lines. `zklock/aio/_locks.py` has the same texts.
-const UNCONFIRMED: &str = "no server has confirmed the release yet";
-const FAILED_IN_GENERATOR: &str = "the release failed when a generator was closed";
-
 /// Logs a failed release. An exception of a log filter or a log handler must not replace the result of the block, so the function
 /// passes the exception to `sys.unraisablehook`. It returns only exceptions such as KeyboardInterrupt.
-fn log_failed_release(py: Python<'_>, event: &str, item: &ReleasedItem<'_>, error: &Error) -> PyResult<()> {
+fn log_failed_release(py: Python<'_>, is_unconfirmed: bool, item: &ReleasedItem<'_>, error: &Error) -> PyResult<()> {
     let log = imports(py)?.log_failed_release.bind(py);
-    match log.call_python((event, item.doing, item.path, error.message())) {
+    match log.call_python((is_unconfirmed, item.doing, item.path, error.message())) {
         Err(failure) if failure.is_instance_of::<PyException>(py) => {
             write_unraisable(py, failure, Some(log));
             Ok(())

@@ -45,10 +45,15 @@ def emit(line: tuple[int, float, str, str, dict[str, Any]]) -> None:
     logger.handle(record)
 
 
-def log_failed_release(event: str, doing: str, path: str | None, error: str) -> None:
-    """Log a warning about a release at the end of a block. The calling thread calls the handlers. ``path`` is None for
-    a multi-lock.
+def log_failed_release(is_unconfirmed: bool, doing: str, path: str | None, error: str) -> None:
+    """Log a warning about a release at the end of a block. If ``is_unconfirmed`` is False, the release failed when
+    Python closed a generator. The calling thread calls the handlers. ``path`` is None for a multi-lock.
     """
+    event = (
+        "no server has confirmed the release yet"
+        if is_unconfirmed
+        else "the release failed when a generator was closed"
+    )
     fields = {"event": event, "error": error}
     if path is not None:
         fields["path"] = path

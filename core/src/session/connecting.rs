@@ -149,7 +149,7 @@ impl<T> Session<T> {
         let before = self.servers.len();
         let present = present.filter(|_| self.has_transport());
         let migration = self.servers.replace(list, present.as_ref(), &mut self.entropy);
-        self.server_failures.retain(|failure| self.servers.all().any(|server| *server == failure.server));
+        self.server_failures.retain(|failure| self.servers.contains(&failure.server));
         let after = self.servers.len();
         self.log_buffer.add(Level::Info, || LogRecord::ServersChanged { before, after, source });
         match self.connection {

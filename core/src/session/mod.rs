@@ -235,7 +235,7 @@ pub(crate) struct Session<T> {
     /// them without a request.
     last_answered: Time,
     /// The time since which requests had been without an answer when the connection was lost. The value is `None` if a
-    /// server has answered a request since then.
+    /// server has answered a request since then, or if the session had nothing to ask after it connected again.
     silent_since: Option<Time>,
     ping_sent: Option<Time>,
     in_flight: VecDeque<InFlight<T>>,
@@ -510,7 +510,7 @@ impl<T> Session<T> {
 
     /// Returns whether the server list contains the server.
     pub(crate) fn uses_server(&self, server: &Server) -> bool {
-        self.servers.all().any(|used| used == server)
+        self.servers.contains(server)
     }
 
     /// Returns whether the last connection to each of the servers has failed because of a certificate.

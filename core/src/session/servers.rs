@@ -63,6 +63,10 @@ impl Servers {
         self.order.iter().chain(&self.fallback)
     }
 
+    pub(super) fn contains(&self, server: &Server) -> bool {
+        self.all().any(|listed| listed == server)
+    }
+
     /// Returns the server for the next attempt. A later call returns the server after this one.
     pub(super) fn next(&mut self) -> Option<Server> {
         if self.round.is_empty() {

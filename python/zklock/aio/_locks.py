@@ -227,9 +227,9 @@ class Lock(Uncopyable):
 
         The event loop calls the callback, as if the program had passed the callback to ``loop.call_soon()``. If the
         callback is a coroutine function, each call runs as a task. The callback runs with the context variables of the
-        task that connected the client. The callback remains registered until the program
-        sets another callback or None, or until the lock object is garbage-collected. For a multi-lock, the method
-        replaces the callback of each member lock.
+        task that connected the client. The callback remains registered until the program sets another callback or None,
+        or until the lock object is garbage-collected. For a multi-lock, the method replaces the callback of each member
+        lock.
         """
         _set_revocable(self._native, wrap_callback(self._bridge, callback))
 
@@ -765,10 +765,6 @@ def is_safe(held: Any) -> bool:
         return False
 
 
-_UNCONFIRMED = "no server has confirmed the release yet"
-_FAILED_IN_GENERATOR = "the release failed when a generator was closed"
-
-
 def end_block(error: BaseException | None, doing: str, path: str | None, was_safe: bool, another: Error) -> None:
     """Handle ``another``, the error that the release raised at the end of a block. ``was_safe`` says whether the hold
     was safe at the end of the block. ``path`` is None for a multi-lock.
@@ -785,13 +781,13 @@ def end_block(error: BaseException | None, doing: str, path: str | None, was_saf
         attach_to_exception(error, doing, another)
     has_ended = isinstance(another, (ClientClosed, Forked))
     if error is None or (isinstance(error, GeneratorExit) and not has_ended):
-        _log_failed_release(_UNCONFIRMED if is_unconfirmed else _FAILED_IN_GENERATOR, doing, path, another)
+        _log_failed_release(is_unconfirmed, doing, path, another)
 
 
-def _log_failed_release(event: str, doing: str, path: str | None, error: Error) -> None:
+def _log_failed_release(is_unconfirmed: bool, doing: str, path: str | None, error: Error) -> None:
     """Log a failed release. An exception of a log filter or a log handler must not replace the result of the block."""
     try:
-        log_failed_release(event, doing, path, str(error))
+        log_failed_release(is_unconfirmed, doing, path, str(error))
     except Exception as failure:
         _report_unraisable(failure, log_failed_release)
 
