@@ -88,8 +88,8 @@
  *            message stays the same until another call on that thread fails. Successful calls and *_free functions do not
  *            change the message. After a call to the library, the value of errno is unspecified.
  *
- *            If the process cannot make a connection because it has no file descriptors or no memory left, a call fails with
- *            ZKL_E_EXHAUSTED instead of ZKL_E_CONNECTION.
+ *            If the process cannot make a connection because it has no file descriptors, threads or memory left, a call fails
+ *            with ZKL_E_EXHAUSTED instead of ZKL_E_CONNECTION.
  * Memory     The library copies a call's input data before the call returns. Input data does not need to be aligned. Strings
  *            and structs that a program gets from the library belong to the library. Each function's comment says how long a
  *            returned string or struct is valid. A program must not pass memory that belongs to the library to free(). All
@@ -717,7 +717,7 @@ ZKL_NODISCARD zkl_status zkl_rwlock_new(zkl_client *client, const char *path, zk
  * different clients of one ensemble. Such a multi-lock would wait for itself.
  *
  * Returns: ZKL_OK. On failure:
- * - ZKL_E_INVALID if `count` is 0 or too large, or if two locks of one client have the same path.
+ * - ZKL_E_INVALID if `count` is 0, if there are more than 4096 member locks, or if two locks of one client have the same path.
  * - ZKL_E_HANDLE or ZKL_E_FORKED if an element of the array `locks` is not a live lock of this process. The error message
  *   contains the index of the element.
  * - Other failures: ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
@@ -2204,7 +2204,7 @@ typedef void (*zkl_semaphore_revocable_cb)(void *user, zkl_semaphore *semaphore)
  * A later call of zkl_set_revocable replaces the callback. If `cb` is NULL, the call removes the callback and calls
  * `user_drop` at once. After the function has returned, the previous callback is not running on another thread, and the
  * library does not call this callback again. If the previous callback itself calls zkl_set_revocable, the function does not
- * wait.
+ * wait. If `cb` is NULL, this rule also applies to a call that fails with ZKL_E_CLOSED.
  *
  * If `user_drop` is not NULL, the library calls `user_drop` after the callback is replaced, or after the lock or its client is
  * freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock when

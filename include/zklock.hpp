@@ -85,6 +85,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -97,7 +98,6 @@
 #if __cplusplus >= 202002L
 #if __has_include(<stop_token>)
 #include <algorithm>
-#include <mutex>
 #include <stop_token>
 #include <thread>
 #endif
@@ -715,6 +715,18 @@ private:
     std::atomic<int> references_{1};
 };
 
+/** Owns one reference to a target. */
+class target_reference {
+public:
+    explicit target_reference(target *to) noexcept : to_(to) { to->acquire(); }
+    target_reference(const target_reference &) = delete;
+    target_reference &operator=(const target_reference &) = delete;
+    ~target_reference() { to_->release(); }
+
+private:
+    target *const to_;
+};
+
 /** Does nothing. This type replaces a callback or an exception handler that the program did not pass. */
 struct ignore {
     template <class... Arguments>
@@ -837,11 +849,11 @@ using if_handler = std::enable_if_t<std::is_invocable_v<Failed &, std::exception
 class listening {
 public:
     listening() noexcept = default;
-    listening(listening &&other) noexcept : target_(other.target_.exchange(nullptr)) {}
+    listening(listening &&other) noexcept : target_(other.change(nullptr)) {}
 
     listening &operator=(listening &&other) noexcept
     {
-        if (this != &other) reset(other.target_.exchange(nullptr));
+        if (this != &other) reset(other.change(nullptr));
         return *this;
     }
 
@@ -851,36 +863,67 @@ public:
      * Replaces the current target with null, or with a target that a C function has accepted. The call waits until the callback of the previous
      * target has returned.
      */
-    void reset(target *to = nullptr) noexcept { end(target_.exchange(to)); }
+    void reset(target *to = nullptr) noexcept { end(change(to)); }
 
     /** Takes the target of another registration, unless this registration already has a target. Returns the target that is registered now. */
     target *adopt(listening &other) noexcept
     {
-        target *before = nullptr, *const next = other.get();
-        if (!target_.compare_exchange_strong(before, next)) return before;
-        static_cast<void>(other.target_.exchange(nullptr));
-        return next;
+        const std::lock_guard guard(mutex_);
+        if (target_ == nullptr) target_ = other.change(nullptr);
+        return target_;
     }
 
-    target *get() const noexcept { return target_.load(); }
+    target *get() const noexcept
+    {
+        const std::lock_guard guard(mutex_);
+        return target_;
+    }
 
     /**
-     * Handles the result of a zkl_*_listen function to which the caller passed the target `to`. If that function succeeded, `to` replaces the current
-     * target of this object. Otherwise, take() releases `to` and reports the error.
+     * Calls a zkl_*_listen function with the target `to`. If that function succeeds, `to` replaces the current target of this object. Otherwise, add()
+     * releases `to` and reports the error. The library can call the callback of `to` before the zkl_*_listen function returns. If this callback
+     * removes or replaces itself, or if another thread changes the registration meanwhile, add() ends the registration of `to`.
      */
-    bool take(zkl_status result, target *to, error_out ec)
+    template <class Listen>
+    bool add(target *to, error_out ec, Listen listen)
     {
+        const std::uint64_t changes_before = changes();
+        to->acquire();
+        const zkl_status result = listen();
         if (result != ZKL_OK) {
             // Release our reference and the library's reference, because the library did not accept the target.
             to->release();
             to->release();
         } else {
-            reset(to);
+            end(change(to, changes_before));
         }
         return check(result, ec) == ZKL_OK;
     }
 
 private:
+    std::uint64_t changes() const noexcept
+    {
+        const std::lock_guard guard(mutex_);
+        return changes_;
+    }
+
+    /** Replaces the target, and returns the previous target. */
+    target *change(target *to) noexcept
+    {
+        const std::lock_guard guard(mutex_);
+        changes_++;
+        return std::exchange(target_, to);
+    }
+
+    /** Replaces the target if the target has not changed since changes() returned `changes_before`. Returns the target that is not in use. */
+    target *change(target *to, std::uint64_t changes_before) noexcept
+    {
+        const std::lock_guard guard(mutex_);
+        if (changes_ != changes_before) return to;
+        changes_++;
+        return std::exchange(target_, to);
+    }
+
     static void end(target *over) noexcept
     {
         if (over == nullptr) return;
@@ -889,7 +932,10 @@ private:
         over->release();
     }
 
-    std::atomic<target *> target_{nullptr};
+    mutable std::mutex mutex_;
+    target *target_ = nullptr;
+    /** The number of changes of target_. */
+    std::uint64_t changes_ = 0;
 };
 
 #ifdef __cpp_lib_jthread
@@ -901,11 +947,17 @@ struct hold {
 
     bool operator==(const hold &) const = default;
 
-    /** Returns whether the event is about this hold. An event for a destroyed lock does not contain the lock's handle. */
+    /**
+     * Returns whether the event is about this hold. An event for a destroyed lock does not contain the lock's handle. All holds of one multi-lock can
+     * have the same token, so is_in() then checks whether the lock of this hold was destroyed.
+     */
     bool is_in(const zkl_event &c_event) const noexcept
     {
-        return (c_event.lock == lock || c_event.lock == nullptr) && c_event.token == token && c_event.fencing_pass == pass;
+        if (c_event.token != token || c_event.fencing_pass != pass) return false;
+        return c_event.lock == lock || (c_event.lock == nullptr && is_destroyed(lock));
     }
+
+    static bool is_destroyed(zkl_lock *lock) noexcept { return zkl_lock_state(lock) == ZKL_E_HANDLE; }
 };
 
 /**
@@ -932,7 +984,10 @@ public:
         return entries_.emplace_back(entry{who, thread, std::move(holds), std::stop_source()}).source;
     }
 
-    /** Forgets a hold that has ended. The library calls this function for every change of a hold. */
+    /**
+     * Forgets a hold that has ended. If the program has released a member lock of a multi-lock, the hold of the multi-lock is over, even if its owner
+     * continues to hold other member locks. The library calls this function for every change of a hold.
+     */
     static void forget(void *user, const zkl_event *c_event) noexcept
     {
         auto *const self = static_cast<lost_holds *>(static_cast<target *>(user));
@@ -940,8 +995,9 @@ public:
         const std::lock_guard guard(self->mutex_);
         const auto at = self->find(*c_event);
         if (at == self->entries_.end()) return;
+        const bool is_released = c_event->state == ZKL_LOCK_FREE && !hold::is_destroyed(c_event->lock);
         at->holds.erase(std::find_if(at->holds.begin(), at->holds.end(), [c_event](const hold &of) { return of.is_in(*c_event); }));
-        if (!at->holds.empty()) return;
+        if (!at->holds.empty() && !is_released) return;
         replace(at->source, std::stop_source(std::nostopstate));
         self->entries_.erase(at);
     }
@@ -992,9 +1048,8 @@ lost_holds *watching(listening &by, Handle *object, error_out ec)
 {
     if (target *const known = by.get(); known != nullptr) return static_cast<lost_holds *>(known);
     auto *const made = new lost_holds();
-    made->acquire();
     listening next;
-    if (!next.take(Listen(object, ZKL_LISTEN_LOSS, made->on_event, made, made->drop, &made->listener), made, ec)) return nullptr;
+    if (!next.add(made, ec, [&] { return Listen(object, ZKL_LISTEN_LOSS, made->on_event, made, made->drop, &made->listener); })) return nullptr;
     made->acquire();
     const zkl_status all = Listen(object, ZKL_LISTEN_ALL, made->forget, made, made->drop, &made->listener_of_all);
     if (check(taken(all, made), ec) != ZKL_OK) return nullptr;
@@ -1169,6 +1224,7 @@ public:
             if (made != nullptr) run = made->run_auth;
         }
         void (*const drop)(void *) = made == nullptr ? nullptr : made->drop;
+        if (made == nullptr && native_handle() == nullptr) return checked(ZKL_OK, ec);
         return checked(detail::taken(zkl_config_set_auth_callback(native_handle(), text.get(), run, made, drop), made), ec);
     }
 
@@ -1204,6 +1260,7 @@ public:
     config &on_event(Callback callback, Failed failed, error_out ec = {})
     {
         auto *const made = detail::make_event_callback(std::move(callback), std::move(failed));
+        if (made == nullptr && native_handle() == nullptr) return checked(ZKL_OK, ec);
         return checked(detail::taken(zkl_config_set_event_callback(native_handle(), made == nullptr ? nullptr : made->on_event, made,
                                                                    made == nullptr ? nullptr : made->drop),
                                      made),
@@ -1467,8 +1524,7 @@ private:
             ec.succeed();
             return;
         }
-        to->acquire();
-        event_.take(zkl_client_listen(native_handle(), to->on_event, to, to->drop, &to->listener), to, ec);
+        event_.add(to, ec, [&] { return zkl_client_listen(native_handle(), to->on_event, to, to->drop, &to->listener); });
     }
 
     detail::client_handle handle_;
@@ -1650,19 +1706,16 @@ private:
             ec.succeed();
             return;
         }
-        to->acquire();
-        detail::listening next;
-        if (!next.take(zkl_leases_listen(native_handle(), ZKL_LISTEN_LOSS, to->on_event, to, to->drop, &to->listener), to, ec)) return;
+        // The callback may remove itself or destroy these leases. The function therefore keeps the target, and does not use the leases after the call.
+        const detail::target_reference kept(to);
+        if (!lost_.add(to, ec, [&] { return zkl_leases_listen(native_handle(), ZKL_LISTEN_LOSS, to->on_event, to, to->drop, &to->listener); })) return;
+        if (lost_.get() != to) return;
         zkl_event now{};
         now.size = sizeof now;
         now.kind = ZKL_EVENT_LOCK;
         now.previous = ZKL_LOCK_HELD;
         now.state = zkl_leases_state(native_handle());
-        // The callback may destroy these leases. The function therefore does not use the leases after the call.
-        to->acquire();
-        lost_ = std::move(next);
         if (now.state == ZKL_LOCK_UNCERTAIN || now.state == ZKL_LOCK_LOST) to->on_event(to, &now);
-        to->release();
     }
 
     detail::leases_handle handle_;
@@ -1810,8 +1863,8 @@ public:
     }
 
     /**
-     * Returns the number that the operation found. This number is the value of a shared count, or 1 or 0 for a check of a fencing token. Returns 0 on
-     * failure.
+     * Returns the number that the operation found. This number is the value of a shared count, 1 or 0 for a check of a fencing token, or the number of
+     * participants. Returns 0 on failure.
      *
      * Fails with the status of the operation if the operation failed. Fails with status::pending while the operation is pending. Fails with
      * status::invalid if this kind of operation does not return a number. Does not block.
@@ -1852,7 +1905,9 @@ public:
     {
         detail::collection<Participant> found;
         std::int64_t count = 0;
-        zkl_status result = zkl_op_value(native_handle(), &count);
+        const zkl_participant *first = nullptr;
+        // For an operation of another kind, zkl_op_participant() fails, but zkl_op_value() can return another number.
+        zkl_status result = lists_participants_ ? zkl_op_value(native_handle(), &count) : zkl_op_participant(native_handle(), 0, &first);
         for (std::int64_t index = 0; result == ZKL_OK && index < count; index++) {
             const zkl_participant *each = nullptr;
             result = zkl_op_participant(native_handle(), static_cast<std::size_t>(index), &each);
@@ -1871,11 +1926,13 @@ private:
     friend class semaphore;
 
     template <class Start>
-    static operation started(error_out ec, Start start)
+    static operation started(error_out ec, Start start, bool lists_participants = false)
     {
         zkl_op *op = nullptr;
         check(start(&op), ec);
-        return operation(op);
+        operation made(op);
+        made.lists_participants_ = lists_participants;
+        return made;
     }
 
     explicit operation(zkl_op *handle, std::int32_t quantity = 0) noexcept : handle_(handle), quantity_(quantity) {}
@@ -1909,6 +1966,7 @@ private:
 
     detail::operation_handle handle_;
     std::int32_t quantity_ = 0;
+    bool lists_participants_ = false;
 };
 
 inline operation client::start(std::string_view servers, error_out ec)
@@ -2273,7 +2331,7 @@ public:
      */
     [[nodiscard]] operation start_participants(error_out ec = {})
     {
-        return operation::started(ec, [&](zkl_op **op) { return zkl_participants_start(native_handle(), op); });
+        return operation::started(ec, [&](zkl_op **op) { return zkl_participants_start(native_handle(), op); }, true);
     }
 
     /**
@@ -2282,7 +2340,7 @@ public:
      */
     [[nodiscard]] operation start_queue(error_out ec = {})
     {
-        return operation::started(ec, [&](zkl_op **op) { return zkl_queue_start(native_handle(), op); });
+        return operation::started(ec, [&](zkl_op **op) { return zkl_queue_start(native_handle(), op); }, true);
     }
 
     /** Returns the acquires of this process that are pending on this object. The call sends no request to the server. Does not block. */
@@ -2517,12 +2575,12 @@ private:
             ec.succeed();
             return true;
         }
-        to->acquire();
-        return by.take(zkl_lock_listen(native_handle(), events, to->on_event, to, to->drop, &to->listener), to, ec);
+        return by.add(to, ec, [&] { return zkl_lock_listen(native_handle(), events, to->on_event, to, to->drop, &to->listener); });
     }
 
     void revocable(zkl_revocable_cb run, detail::target *with, error_out ec)
     {
+        if (with == nullptr && native_handle() == nullptr) return ec.succeed();
         // Set the flag before the call, so that close() also removes a callback that another thread is setting at the same moment.
         is_revocable_ = true;
         check(detail::taken(zkl_set_revocable(native_handle(), run, with, with == nullptr ? nullptr : with->drop), with), ec);
@@ -2924,7 +2982,7 @@ public:
      */
     [[nodiscard]] operation start_participants(error_out ec = {})
     {
-        return operation::started(ec, [&](zkl_op **op) { return zkl_semaphore_participants_start(native_handle(), op); });
+        return operation::started(ec, [&](zkl_op **op) { return zkl_semaphore_participants_start(native_handle(), op); }, true);
     }
 
     /** Returns the acquires of this process that are pending on this object. The call sends no request to the server. Does not block. */
@@ -3007,6 +3065,7 @@ private:
 
     void revocable(zkl_semaphore_revocable_cb run, detail::target *with, error_out ec)
     {
+        if (with == nullptr && native_handle() == nullptr) return ec.succeed();
         is_revocable_ = true;
         check(detail::taken(zkl_semaphore_set_revocable(native_handle(), run, with, with == nullptr ? nullptr : with->drop), with), ec);
     }

@@ -583,7 +583,8 @@ impl Client {
     /// Blocks until the server has confirmed the end of the session and the last handler has returned. The method waits
     /// at most a third of the session timeout for the confirmation, and never more than two seconds. If no confirmation
     /// arrives in this time, the method also returns `Ok`, and the nodes of the client can exist until the session
-    /// expires. If another thread is already closing the client, the method waits at most two seconds for that thread.
+    /// expires. If another thread is already closing the client, the method waits at most two seconds for that thread,
+    /// and without a time limit for a handler that is running.
     pub fn close(&self) -> Result<()> {
         self.inner.close()
     }

@@ -153,8 +153,14 @@ impl ClientLock {
         self.update_engine(|engine, _| engine.set_data(self.id, data))
     }
 
+    /// Sets the handler for revocation requests, or removes it. To remove the handler of a closed lock, this method
+    /// waits until the handler has returned, and then fails with CLOSED.
     pub(crate) fn set_revocable(&self, handler: Option<Arc<RevocationHandler>>) -> Result<()> {
-        self.check_open()?;
+        let open = self.check_open();
+        if handler.is_none() {
+            return self.client.shell.set_revocable(self.id, None).and(open);
+        }
+        open?;
         self.client.shell.set_revocable(self.id, handler)
     }
 

@@ -639,15 +639,21 @@ impl Lock {
     /// multi-lock replaces the handlers of all its member locks. When this method returns, the previous handler is not
     /// running on another thread, and the library does not call it again. If the previous handler is running, the
     /// method therefore waits until the handler returns. If the previous handler itself calls this method, the method
-    /// does not wait.
+    /// does not wait. With the argument `None`, the method also waits if it fails with CLOSED, because the handler of a
+    /// closed lock can still be running.
     ///
     /// Errors: CLOSED, FORKED, EXHAUSTED. If the call fails for one member lock of a multi-lock, the new handler
     /// remains set for the earlier member locks.
     pub fn set_revocable<F: Fn(&str) + Send + Sync + 'static>(&self, handler: Option<F>) -> Result<()> {
-        let handler = handler.map(|handler| Arc::new(handler) as Arc<RevocationHandler>);
         let leaves = self.members_or_self();
+        let Some(handler) = handler else {
+            let remove = |leaf: &Self| leaf.on_each(|client_lock| client_lock.set_revocable(None));
+            return leaves.iter().map(remove).collect::<Vec<_>>().into_iter().collect();
+        };
+        let handler: Arc<RevocationHandler> = Arc::new(handler);
         leaves.iter().try_for_each(Self::check_open)?;
-        leaves.iter().try_for_each(|leaf| leaf.on_each(|client_lock| client_lock.set_revocable(handler.clone())))
+        let set = |client_lock: &ClientLock| client_lock.set_revocable(Some(Arc::clone(&handler)));
+        leaves.iter().try_for_each(|leaf| leaf.on_each(set))
     }
 
     /// Controls local hand-over. In a local hand-over, a release passes the mutex to the next waiter of this process

@@ -18,7 +18,7 @@ use crate::client_lock::ClientLock;
 use crate::future::WakerRegistration;
 use crate::listener::Listener;
 use crate::operation::{Cancellation, Goal, LockTarget, Operation};
-use crate::runtime::{EventHandler, Listen, RevocationHandler, Scope, refuse_in_callback};
+use crate::runtime::{EventHandler, Listen, Scope, refuse_in_callback};
 use crate::span;
 use crate::wait_lost::{self, WaitLost};
 
@@ -150,8 +150,11 @@ impl Semaphore {
     /// Sets the handler for requests to revoke leases. See [`Lock::set_revocable`](crate::Lock::set_revocable). The
     /// handler receives the path of a node that represents a lease.
     pub fn set_revocable<F: Fn(&str) + Send + Sync + 'static>(&self, handler: Option<F>) -> Result<()> {
+        let Some(handler) = handler else {
+            return self.client_lock.set_revocable(None).and_then(|()| self.check_open());
+        };
         self.check_open()?;
-        self.client_lock.set_revocable(handler.map(|handler| Arc::new(handler) as Arc<RevocationHandler>))
+        self.client_lock.set_revocable(Some(Arc::new(handler)))
     }
 
     /// Closes the semaphore. Waiting calls and later calls on this semaphore object fail with CLOSED. Owners keep the

@@ -60,7 +60,7 @@ struct State {
     closed_handlers: Registry,
     /// The handlers that the dispatching thread is running. If a handler closes the client, the library calls other
     /// handlers before this handler returns, so the list can contain several entries.
-    running_handlers: Vec<HandlerId>,
+    running_handlers: Vec<(HandlerId, Scope)>,
 }
 
 /// A handler that was removed and may still be running.
@@ -160,10 +160,20 @@ impl EventDelivery {
         drop(retired);
     }
 
+    /// Waits until no other thread is running a handler for revocation requests for this lock. The registry may no
+    /// longer contain the handler, because the client or the lock was closed.
+    pub(super) fn wait_for_revocation_handler(&self, lock: LockId) {
+        self.wait_while_running(|(_, scope)| *scope == Scope::Revocation(lock));
+    }
+
     fn wait_until_returned(&self, id: HandlerId) {
+        self.wait_while_running(|(running, _)| *running == id);
+    }
+
+    fn wait_while_running(&self, which: impl Fn(&(HandlerId, Scope)) -> bool) {
         let state = self.state.lock();
         if state.dispatching_thread != Some(current_thread()) {
-            drop(self.state.wait_while(state, None, |state| state.running_handlers.contains(&id)));
+            drop(self.state.wait_while(state, None, |state| state.running_handlers.iter().any(&which)));
         }
     }
 
@@ -306,7 +316,8 @@ impl EventDelivery {
                     // same handler a second time.
                     let ids = state.registry.matching(&notification);
                     let ids = ids.filter(|&id| state.registry.is_for_losses_only(id));
-                    let ids = ids.filter(|id| !state.running_handlers.contains(id)).collect();
+                    let is_running = |id| state.running_handlers.iter().any(|&(running, _)| running == id);
+                    let ids = ids.filter(|&id| !is_running(id)).collect();
                     match self.call_each(state, ids, &notification) {
                         Some(next) => state = next,
                         None => return,
@@ -356,12 +367,13 @@ impl EventDelivery {
         drop(dropped);
     }
 
-    /// Waits until another thread has closed the event delivery, for at most `timeout`. If a handler calls this method,
-    /// the method does not wait.
+    /// Waits until another thread has closed the event delivery, for at most `timeout`. If a handler is running after
+    /// that, this method also waits until the handler returns. If a handler calls this method, the method does not wait.
     pub(super) fn wait_until_closed(&self, timeout: Duration) {
         let state = self.state.lock();
         if !state.is_dispatching_thread() {
-            drop(self.state.wait_while(state, Some(timeout), |state| !state.is_finished));
+            let state = self.state.wait_while(state, Some(timeout), |state| !state.is_finished);
+            drop(self.state.wait_while(state, None, |state| state.dispatching_thread.is_some()));
         }
     }
 
@@ -388,8 +400,8 @@ impl EventDelivery {
         let epoch = ForkEpoch::current();
         for id in ids {
             // The program may have removed the handler during the previous call.
-            let Some(handler) = state.registry.get(id) else { continue };
-            state.running_handlers.push(id);
+            let Some((handler, scope)) = state.registry.get(id) else { continue };
+            state.running_handlers.push((id, scope));
             drop(state);
             run(handler, notification, epoch);
             if epoch != ForkEpoch::current() {

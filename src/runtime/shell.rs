@@ -262,7 +262,8 @@ impl Shell {
     }
 
     /// Sets the handler for revocation requests for a lock. The method then waits until no other thread is running the
-    /// previous handler.
+    /// previous handler. If the lock is closed, the method fails with CLOSED. If `handler` is `None`, the method also
+    /// waits for the handler of a closed lock, which is no longer in the registry.
     pub(crate) fn set_revocable(&self, id: LockId, handler: Option<Arc<RevocationHandler>>) -> Result<()> {
         self.check_process()?;
         let is_revocable = handler.is_some();
@@ -281,10 +282,15 @@ impl Shell {
             let before = self.event_delivery.set_revocable(id, handler);
             state.engine.set_revocable(clock::now(), id, is_revocable);
             Ok(before)
-        })??;
+        });
         // A hook may have forked this process. The child must not use the previous handler.
         self.check_process()?;
-        before.into_iter().for_each(|before| self.event_delivery.wait_for_removed(before));
+        let before = before.and_then(|before| before);
+        if !is_revocable {
+            drop(self.event_delivery.set_revocable(id, None));
+            self.event_delivery.wait_for_revocation_handler(id);
+        }
+        before?.into_iter().for_each(|before| self.event_delivery.wait_for_removed(before));
         Ok(())
     }
 

@@ -105,8 +105,8 @@ impl Registry {
         Some(handler)
     }
 
-    pub(super) fn get(&self, id: HandlerId) -> Option<Handler> {
-        self.entries.get(&id).map(|entry| entry.handler.clone())
+    pub(super) fn get(&self, id: HandlerId) -> Option<(Handler, Scope)> {
+        self.entries.get(&id).map(|entry| (entry.handler.clone(), entry.scope))
     }
 
     /// Returns the handler for revocation requests for a lock.

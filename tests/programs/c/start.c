@@ -482,6 +482,36 @@ static void closing_and_freeing_do_not_wait_for_a_callback(void)
     }
 }
 
+static atomic_int freed_count;
+
+static void *free_client(void *own)
+{
+    zkl_client_free(own);
+    atomic_fetch_add(&freed_count, 1);
+    return NULL;
+}
+
+/* zkl_client_free returns only after the callback, even if another thread closes the client, and longer than closing may take. */
+static void freeing_waits_for_a_callback_of_a_client_that_is_closing(void)
+{
+    struct gate gate = {0};
+    zkl_client *own = client_with(wait_at_gate, &gate, drop_gate, 0);
+    zkl_lock *lock = new_mutex(own, fresh_path());
+    zkl_op *op = NULL;
+    OK(zkl_acquire(lock));
+    AWAIT(atomic_load(&gate.entered));
+    OK(zkl_client_close_start(own, &op));
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, free_client, own) == 0);
+    EXPECT(ZKL_E_PENDING, zkl_op_wait(op, 2500));
+    CHECK(atomic_load(&freed_count) == 0);
+    atomic_store(&gate.may_return, 1);
+    CHECK(pthread_join(thread, NULL) == 0);
+    succeed(op);
+    CHECK(atomic_load(&gate.drops) == 1);
+    zkl_lock_free(lock);
+}
+
 /* The end of the session frees the lock for other clients, although no thread waits for the end. */
 static void a_client_that_is_freed_in_the_background_ends_its_session(void)
 {
@@ -642,6 +672,7 @@ int main(int argc, char **argv)
     RUN(accessors_refuse_other_operations);
     RUN(requests_end_although_the_server_is_silent);
     RUN(closing_and_freeing_do_not_wait_for_a_callback);
+    RUN(freeing_waits_for_a_callback_of_a_client_that_is_closing);
     RUN(a_client_that_is_freed_in_the_background_ends_its_session);
     RUN(a_callback_may_close_its_client_and_may_not_wait_for_the_end);
     RUN(a_closing_client_that_is_polled_calls_nothing_on_other_threads);

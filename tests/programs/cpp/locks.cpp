@@ -511,7 +511,7 @@ void releases_and_queries_are_operations()
     zkl::operation release = mutex.start_release();
     CHECK(!mutex.is_held() && release.wait() == zkl::status::ok);
     CHECK(query.participants().size() == 1 && query.participants().front().holds);
-    THROWS(invalid, "the operation has no value", release.participants());
+    THROWS(invalid, "the operation has no participants", release.participants());
     THROWS(invalid, "", query.take_leases());
     THROWS(not_owner, "", mutex.start_release().get());
     CHECK(mutex.try_lock(zkl::owner{7}));
@@ -573,6 +573,12 @@ void clients_and_counts_are_operations()
     zkl::operation valid = client.start_fence_check(path, mutex.fencing_token());
     CHECK(valid.wait() == zkl::status::ok && valid.value() == 1);
     THROWS(invalid, "the operation has no client", valid.take_client());
+    zkl::operation not_valid = client.start_fence_check(path, 1);
+    CHECK(not_valid.wait() == zkl::status::ok && not_valid.value() == 0);
+    THROWS(invalid, "", valid.participants());
+    THROWS(invalid, "", not_valid.participants());
+    zkl::operation queue = mutex.start_queue();
+    CHECK(queue.wait() == zkl::status::ok && queue.value() == 1 && queue.participants().size() == 1);
     CHECK(client.start_revoke(mutex.node_path()).wait() == zkl::status::ok);
     AWAIT((std::lock_guard(guard), requests == 1));
     mutex.unlock();
@@ -772,6 +778,20 @@ void what_was_moved_from_has_no_handle()
 
     zkl::config config, taken = std::move(config);
     THROWS(handle, "", config.session_timeout(1s));
+    THROWS(handle, "", config.on_event([] {}));
+    THROWS(handle, "", config.auth_callback("digest", [] { return std::string(); }));
+    // The removal of a callback succeeds.
+    config.on_event(nullptr).auth_callback("digest", nullptr);
+    from.on_event(nullptr);
+    zkl::mutex empty(to, fresh_path());
+    const zkl::mutex next = std::move(empty);
+    THROWS(handle, "", empty.set_revocable([] {}));
+    empty.set_revocable(nullptr);
+    empty.on_lost(nullptr);
+    zkl::semaphore empty_semaphore(to, fresh_path(), 1);
+    const zkl::semaphore next_semaphore = std::move(empty_semaphore);
+    THROWS(handle, "", empty_semaphore.set_revocable([] {}));
+    empty_semaphore.set_revocable(nullptr);
     THROWS(handle, "", zkl::client(check::servers, config));
     static_cast<void>(zkl::client(check::servers, taken.session_timeout(5s).connect_timeout(5s).lease_margin(1s).wait_for_kazoo()));
 
@@ -789,6 +809,69 @@ void what_was_moved_from_has_no_handle()
     to.close();
     to.close();
     THROWS(handle, "", to.state());
+}
+
+// Destroys an object on another thread while its revocation callback is running. The destructor waits for the callback.
+template <class Object>
+void destroy_during_revocation(std::optional<Object> &object, zkl::client &other, const std::string &node, const std::function<void()> &end)
+{
+    std::atomic<bool> has_begun{false}, may_return{false}, is_destroyed{false};
+    object->set_revocable([&] {
+        has_begun = true;
+        AWAIT(may_return);
+        CHECK(!is_destroyed);
+    });
+    other.revoke(node);
+    AWAIT(has_begun);
+    end();
+    std::thread destroyer([&] {
+        object.reset();
+        is_destroyed = true;
+    });
+    std::this_thread::sleep_for(100ms);
+    CHECK(!is_destroyed);
+    may_return = true;
+    destroyer.join();
+}
+
+// The destructor of a lock also waits for a revocation callback if the client is closing or a member lock was destroyed.
+void destructors_wait_for_revocation_callbacks()
+{
+    zkl::client other(check::servers);
+    {
+        zkl::client client(check::servers);
+        std::optional<zkl::mutex> mutex(std::in_place, client, fresh_path());
+        mutex->lock();
+        destroy_during_revocation(mutex, other, mutex->node_path(), [&] { client.close_nowait(); });
+    }
+    {
+        zkl::client client(check::servers);
+        std::optional<zkl::semaphore> semaphore(std::in_place, client, fresh_path(), 1);
+        const zkl::leases leases = semaphore->acquire();
+        destroy_during_revocation(semaphore, other, leases.node_path(0), [&] { client.close_nowait(); });
+    }
+    zkl::client client(check::servers);
+    std::optional<zkl::mutex> one(std::in_place, client, fresh_path());
+    zkl::mutex two(client, fresh_path());
+    std::optional<zkl::multi> both(std::in_place, *one, two);
+    both->lock();
+    destroy_during_revocation(both, other, one->node_path(), [&] { one.reset(); });
+}
+
+// A callback can remove itself although the call that registers the callback has not returned.
+void a_callback_may_remove_itself_at_once()
+{
+    zkl::detail::listening registration;
+    int destroyed = 0;
+    const std::shared_ptr<int> counter(&destroyed, [](int *count) { ++*count; });
+    zkl::detail::target *const target = zkl::detail::make_event_callback([counter = counter] {}, zkl::detail::ignore());
+    const bool is_added = registration.add(target, {}, [&] {
+        // The callback calls on_event(nullptr). The library then drops its reference to the callback.
+        registration.reset();
+        target->release();
+        return ZKL_OK;
+    });
+    CHECK(is_added && registration.get() == nullptr && counter.use_count() == 1);
 }
 
 // Holds, callbacks and settings move with the object.
@@ -942,6 +1025,8 @@ int main(int argc, char **argv)
     RUN(auth_callback_returns_credentials);
     RUN(log_callback_receives_lines);
     RUN(what_was_moved_from_has_no_handle);
+    RUN(destructors_wait_for_revocation_callbacks);
+    RUN(a_callback_may_remove_itself_at_once);
     RUN(locks_move);
     RUN(locks_outlive_their_client_and_wake);
     RUN(local_handover_passes_the_lock_between_threads);
