@@ -33,7 +33,7 @@ const _: () = {
     assert!(ZKL_LOCK_LOST == LockState::Lost as i32);
 };
 
-/// The largest number of locks in one multi-lock.
+/// The largest number of member locks in one multi-lock.
 const MAX_LOCKS: usize = 4096;
 
 /// Makes a mutex on a path, for example "/locks/nightly-report". The mutex is re-entrant, and each thread has its own hold. The
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn zkl_rwlock_new(
 /// different clients of one ensemble. Such a multi-lock would wait for itself.
 ///
 /// Returns: ZKL_OK. On failure:
-/// - ZKL_E_INVALID if `count` is 0 or too large, or if two locks of one client have the same path.
+/// - ZKL_E_INVALID if `count` is 0, if there are more than 4096 member locks, or if two locks of one client have the same path.
 /// - ZKL_E_HANDLE or ZKL_E_FORKED if an element of the array `locks` is not a live lock of this process. The error message
 ///   contains the index of the element.
 /// - Other failures: ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
@@ -232,8 +232,12 @@ unsafe fn multi(
     let at = |at, error: Error| Error::new(error.status(), format!("locks[{at}]: {error}"));
     let member = |(index, &lock): (usize, &*mut zkl_lock)| handle::get(lock).map_err(|error| at(index, error));
     let members = locks.iter().enumerate().map(member).collect::<Result<Vec<_>>>()?;
+    let handles: Vec<_> = members.iter().flat_map(|member| member.handles.iter().cloned()).collect();
+    if handles.len() > MAX_LOCKS {
+        let message = format!("the locks have {} member locks; expected at most {MAX_LOCKS}", handles.len());
+        return Err(Error::new(Status::Invalid, message));
+    }
     let lock = together(&members.iter().map(|member| &member.lock).collect::<Vec<_>>())?;
-    let handles = members.iter().flat_map(|member| member.handles.iter().cloned()).collect();
     out.set(handle::insert(LockObject::new(lock, handles))?);
     Ok(())
 }

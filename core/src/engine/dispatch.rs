@@ -678,9 +678,15 @@ impl Engine {
     }
 }
 
-/// Returns the servers as text for error messages.
+/// Returns the servers as text for error messages. If the list is long, the text contains only its first servers, because
+/// the C interface cuts off long messages, and the causes of the failures follow this text.
 fn joined(servers: &[Server]) -> String {
-    servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    const LISTED: usize = 5;
+    let text = servers.iter().take(LISTED).map(ToString::to_string).collect::<Vec<_>>().join(",");
+    match servers.len().saturating_sub(LISTED) {
+        0 => text,
+        more => format!("{text} and {more} more servers"),
+    }
 }
 
 /// Returns 64 random bits for one half of a UUID.

@@ -140,7 +140,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// Reports that this machine has no file descriptor or memory for a connection.
+    /// Reports that this machine has no file descriptor, thread or memory for a connection.
     pub(crate) fn out_of_resources(&mut self, now: Time, cause: &str) {
         self.disconnected(now, cause);
         self.is_out_of_resources = true;

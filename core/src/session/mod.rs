@@ -262,7 +262,7 @@ pub(crate) struct Session<T> {
     /// The servers that failed after the last established connection, each with its last failure. The last entry
     /// contains the latest failure. A change of the server list removes the servers that the new list does not contain.
     server_failures: Vec<ServerFailure>,
-    /// True if the last connection attempt failed because this machine had no file descriptor or memory left.
+    /// True if the last connection attempt failed because this machine had no file descriptor, thread or memory left.
     is_out_of_resources: bool,
     local_address: String,
     traffic: Traffic,
@@ -503,7 +503,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// Returns whether the last connection attempt failed because this machine had no file descriptor or memory left.
+    /// Returns whether the last connection attempt failed because this machine had no file descriptor, thread or memory left.
     pub(crate) fn is_out_of_resources(&self) -> bool {
         self.is_out_of_resources
     }

@@ -34,7 +34,8 @@ impl Shell {
         state.engine.start_loading(&state.inputs.names());
         state.socket_state = SocketState::Loading(server);
         if let Err(error) = self.start_loading_thread(state) {
-            self.fail_attempt(state, now, error.message());
+            state.socket_state = SocketState::Idle;
+            state.engine.out_of_resources(now, error.message());
         }
     }
 
@@ -148,11 +149,11 @@ impl Shell {
         });
         match started {
             Ok(()) => state.resolving.push(server),
-            Err(cause) => self.fail_attempt(
-                state,
-                now,
-                &format!("its name cannot be resolved, because no thread can be started: {cause}"),
-            ),
+            Err(cause) => {
+                state.socket_state = SocketState::Idle;
+                let cause = format!("its name cannot be resolved, because no thread can be started: {cause}");
+                state.engine.out_of_resources(now, &cause);
+            }
         }
     }
 

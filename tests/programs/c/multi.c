@@ -83,6 +83,16 @@ static void wrong_lists_are_refused(void)
         EXPECT_MESSAGE(value);
         EXPECT(ZKL_E_INVALID, zkl_multi_new(NULL, absurd[i], &out));
     }
+    /* The limit also applies to the member locks of multi-locks in the list. */
+    static zkl_lock *many[2048];
+    zkl_lock *large = NULL;
+    for (size_t i = 0; i < sizeof many / sizeof *many; i++) many[i] = new_mutex(client, fresh_path());
+    OK(zkl_multi_new(many, sizeof many / sizeof *many, &large));
+    zkl_lock *too_many[3] = {large, large, one};
+    EXPECT(ZKL_E_INVALID, zkl_multi_new(too_many, 3, &out));
+    EXPECT_MESSAGE("4097 member locks; expected at most 4096");
+    zkl_lock_free(large);
+    for (size_t i = 0; i < sizeof many / sizeof *many; i++) zkl_lock_free(many[i]);
     EXPECT(ZKL_E_HANDLE, zkl_multi_new(list, 3, &out));
     EXPECT_MESSAGE("locks[2]: handle is NULL");
     list[1] = freed;

@@ -8,7 +8,9 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 static int threads_before, descriptors_before;
 
@@ -267,9 +269,55 @@ static void signals_do_not_disturb_waits(void)
     nothing_is_left();
 }
 
+static void *nothing(void *argument)
+{
+    return argument;
+}
+
+/* Prevents this process from starting threads. The limit does not apply to root, so the process first becomes another user. Returns false if the
+ * process can still start threads. */
+static bool forbid_threads(void)
+{
+    const struct rlimit none = {0, 0};
+    if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) return false;
+    CHECK(setrlimit(RLIMIT_NPROC, &none) == 0);
+    pthread_t thread;
+    return pthread_create(&thread, NULL, nothing, NULL) != 0;
+}
+
+/* The library resolves a name on a thread of its own. If the thread cannot start, the error names the missing resource. */
+static void names_need_threads(void)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        /* The I/O thread of the first client also serves the second client. */
+        zkl_client *first = new_client(), *second = NULL;
+        zkl_config *config = zkl_config_new();
+        OK(zkl_config_set_connect_timeout_ms(config, 500));
+        const char *port = strrchr(servers, ':');
+        char name[32];
+        CHECK(port != NULL && snprintf(name, sizeof name, "localhost%s", port) < (int)sizeof name);
+        if (forbid_threads()) {
+            EXPECT(ZKL_E_EXHAUSTED, zkl_client_new(name, config, &second));
+            EXPECT_MESSAGE("its name cannot be resolved, because no thread can be started");
+        } else {
+            fprintf(stderr, "not tested: this process may start threads despite its limit\n");
+        }
+        zkl_config_free(config);
+        zkl_client_free(first);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 int main(int argc, char **argv)
 {
     begin(argc, argv, 1);
+    RUN(names_need_threads);
     /* The threads and descriptors before the first call of the library. The sanitizers have their own threads. */
     threads_before = threads();
     descriptors_before = descriptors();
