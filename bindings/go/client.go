@@ -171,7 +171,7 @@ func Connect(ctx context.Context, servers string, options ...Option) (*Client, e
 // Close ends the session. All holds of the client end, and all waits fail with ErrClosed. Close waits for at most two seconds for
 // a server to confirm the end of the session. Each later call waits for the first call, and returns the same result.
 func (c *Client) Close() error {
-	if c.closed == nil {
+	if c == nil || c.closed == nil {
 		return &Error{Status: ErrClosed, Message: "this Client was not made by Connect"}
 	}
 	c.mutex.Lock()
@@ -211,9 +211,18 @@ func (c *Client) freeOnClose(free func()) func() {
 	}
 }
 
+// handle returns the handle of the library. The handle is nil for a client that Connect did not make. The library
+// refuses a nil handle.
+func (c *Client) handle() *C.zkl_client {
+	if c == nil {
+		return nil
+	}
+	return c.client
+}
+
 // State returns the state of the session.
 func (c *Client) State() ClientState {
-	state := C.zkl_client_state(c.client)
+	state := C.zkl_client_state(c.handle())
 	if state < 0 {
 		return ClientClosed
 	}
@@ -222,7 +231,7 @@ func (c *Client) State() ClientState {
 
 // SessionID returns the id of the session, or 0 if the client has no session.
 func (c *Client) SessionID() int64 {
-	return int64(C.zkl_client_session_id(c.client))
+	return int64(C.zkl_client_session_id(c.handle()))
 }
 
 // SetServers gives the client a new list of servers.
@@ -232,7 +241,7 @@ func (c *Client) SetServers(servers string) error {
 		return err
 	}
 	defer free(address)
-	return call(func() C.zkl_status { return C.zkl_client_set_servers(c.client, address) })
+	return call(func() C.zkl_status { return C.zkl_client_set_servers(c.handle(), address) })
 }
 
 // Revoke asks the owner of a node to release its lock. [Participant.NodePath] is the path of such a node.
@@ -242,7 +251,7 @@ func (c *Client) Revoke(ctx context.Context, nodePath string) error {
 		return err
 	}
 	defer free(node)
-	return run(ctx, nodePath, func(out **C.zkl_op) C.zkl_status { return C.zkl_revoke_start(c.client, node, out) }, nil)
+	return run(ctx, nodePath, func(out **C.zkl_op) C.zkl_status { return C.zkl_revoke_start(c.handle(), node, out) }, nil)
 }
 
 // FenceCheck asks the servers whether the hold with a fencing token still exists.
@@ -253,7 +262,7 @@ func (c *Client) FenceCheck(ctx context.Context, path string, token int64) (bool
 	}
 	defer free(name)
 	value, err := runForValue(ctx, path, func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_fence_check_start(c.client, name, C.int64_t(token), out)
+		return C.zkl_fence_check_start(c.handle(), name, C.int64_t(token), out)
 	})
 	return value == 1, err
 }
@@ -266,7 +275,7 @@ func (c *Client) SharedCount(ctx context.Context, path string) (int32, error) {
 	}
 	defer free(name)
 	value, err := runForValue(ctx, path, func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_shared_count_get_start(c.client, name, out)
+		return C.zkl_shared_count_get_start(c.handle(), name, out)
 	})
 	return int32(value), err
 }
@@ -279,7 +288,7 @@ func (c *Client) SetSharedCount(ctx context.Context, path string, value int32) e
 	}
 	defer free(name)
 	return run(ctx, path, func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_shared_count_set_start(c.client, name, C.int32_t(value), out)
+		return C.zkl_shared_count_set_start(c.handle(), name, C.int32_t(value), out)
 	}, nil)
 }
 
@@ -292,7 +301,7 @@ func (c *Client) Prometheus(labels string) (string, error) {
 	}
 	defer free(text)
 	return readText(func(buf *C.char, size C.size_t, needed *C.size_t) C.zkl_status {
-		return C.zkl_client_prometheus(c.client, text, buf, size, needed)
+		return C.zkl_client_prometheus(c.handle(), text, buf, size, needed)
 	})
 }
 

@@ -47,5 +47,9 @@
 //
 // If the context caused the error, errors.Is(err, context.DeadlineExceeded) or errors.Is(err, context.Canceled) is also true.
 //
+// A nil pointer to a [Client], [Lock], [Semaphore], [Hold] or [Leases] acts like a closed object, and so does a zero
+// value of these types. A method that returns an error fails with ErrClosed. Any other method returns the same as for
+// a closed object: for example, [Hold.IsHeld] returns false, and the channel of [Hold.Lost] is closed.
+//
 // Several goroutines may call any function or method at the same time.
 package zklock

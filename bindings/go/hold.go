@@ -35,11 +35,11 @@ func newHold(lock *Lock, owner uint64) *Hold {
 // Acquire acquires a lock for the owner of this hold. The owner can re-enter a lock that it holds, and can acquire the read side
 // of a read/write lock while it holds the write side. The program must release each hold.
 func (h *Hold) Acquire(ctx context.Context, lock *Lock) (*Hold, error) {
+	if h == nil || h.lock == nil {
+		return nil, notAcquired("Hold")
+	}
 	if h.released.Load() {
 		return nil, alreadyReleased(h.lock.Path())
-	}
-	if h.lock == nil {
-		return nil, &Error{Status: ErrInvalid, Message: "this Hold was not made by an acquire"}
 	}
 	return lock.acquireAs(ctx, h.owner, false)
 }
@@ -53,8 +53,8 @@ func (h *Hold) Release() error {
 
 // ReleaseContext releases the lock, and waits for the servers until the context ends.
 func (h *Hold) ReleaseContext(ctx context.Context) error {
-	if h.lock == nil {
-		return &Error{Status: ErrInvalid, Message: "this Hold was not made by an acquire"}
+	if h == nil || h.lock == nil {
+		return notAcquired("Hold")
 	}
 	// For a semaphore mutex, the library would allow a second release to end another hold.
 	if !h.released.CompareAndSwap(false, true) {
@@ -84,17 +84,31 @@ func release(ctx context.Context, path string, start func(out **C.zkl_op) C.zkl_
 	return releasing.result(ctx)
 }
 
+// orZero returns the object, or a zero value if the pointer is nil.
+func orZero[T any](object *T) *T {
+	if object == nil {
+		return new(T)
+	}
+	return object
+}
+
+func notAcquired(name string) error {
+	return &Error{Status: ErrClosed, Message: "this " + name + " was not made by an acquire"}
+}
+
 func alreadyReleased(path string) error {
 	return &Error{Status: ErrNotOwner, Message: path + ": the hold was already released"}
 }
 
 // IsHeld reports whether the hold is certainly safe at this moment.
 func (h *Hold) IsHeld() bool {
+	h = orZero(h)
 	return !h.released.Load() && C.zkl_is_held_as(h.lock.handle(), C.uint64_t(h.owner)) == 1
 }
 
 // State returns the state of the hold.
 func (h *Hold) State() LockState {
+	h = orZero(h)
 	if h.released.Load() {
 		return LockFree
 	}
@@ -113,13 +127,14 @@ func (h *Hold) State() LockState {
 // Otherwise, acquire each member again for the owner of this hold ([Hold.Acquire]), and send each store the token of the member that
 // protects it.
 func (h *Hold) FencingToken() int64 {
-	return h.token
+	return orZero(h).token
 }
 
 // FencingPass returns the number of local hand-overs of this hold's node that occurred before this hold began. All holds under
 // one node have the same fencing token. If the program uses [Lock.SetLocalHandover], a store must therefore also refuse a write
 // with the same token but a smaller fencing pass than an earlier write.
 func (h *Hold) FencingPass() (int64, error) {
+	h = orZero(h)
 	if h.released.Load() {
 		return 0, alreadyReleased(h.lock.Path())
 	}
@@ -130,6 +145,7 @@ func (h *Hold) FencingPass() (int64, error) {
 
 // Remaining returns the time for which the hold stays safe even if no server answers, or 0 if it is not safe.
 func (h *Hold) Remaining() time.Duration {
+	h = orZero(h)
 	var left C.int64_t
 	if h.released.Load() || C.zkl_remaining_ms_as(h.lock.handle(), C.uint64_t(h.owner), &left) != C.ZKL_OK {
 		return 0
@@ -139,6 +155,7 @@ func (h *Hold) Remaining() time.Duration {
 
 // NodePath returns the path of this hold's node. For a multi-lock, the call fails with ErrInvalid.
 func (h *Hold) NodePath() (string, error) {
+	h = orZero(h)
 	if h.released.Load() {
 		return "", alreadyReleased(h.lock.Path())
 	}
@@ -151,6 +168,7 @@ func (h *Hold) NodePath() (string, error) {
 // servers have not answered for so long that the hold may be lost. A hold is also no longer safe after the program has closed the
 // client or the lock. The channel stays closed even if the hold becomes safe again. A release does not close the channel.
 func (h *Hold) Lost() <-chan struct{} {
+	h = orZero(h)
 	h.watch()
 	return h.loss.lost
 }
@@ -165,13 +183,14 @@ func (h *Hold) watch() {
 // longer safe, context.Cause returns ErrLost. If the hold was released, context.Cause returns ErrNotOwner. If the channel of
 // [Hold.Lost] is closed, the context has already ended. The program should call the cancel function after its work.
 func (h *Hold) Context(parent context.Context) (context.Context, context.CancelFunc) {
+	h = orZero(h)
 	h.watch()
 	return h.loss.context(parent, &h.released, h.IsHeld)
 }
 
 // Lock returns the lock of the hold.
 func (h *Hold) Lock() *Lock {
-	return h.lock
+	return orZero(h).lock
 }
 
 // loss reports the loss of a hold or of leases. The first call of watch starts to wait for the loss.

@@ -38,7 +38,7 @@ var lastOwner atomic.Uint64
 
 // Mutex returns a mutex on a path, like Curator's InterProcessMutex. The call sends no request.
 func (c *Client) Mutex(path string) (*Lock, error) {
-	return c.newLock(path, func(path *C.char, out **C.zkl_lock) C.zkl_status { return C.zkl_mutex_new(c.client, path, out) })
+	return c.newLock(path, func(path *C.char, out **C.zkl_lock) C.zkl_status { return C.zkl_mutex_new(c.handle(), path, out) })
 }
 
 // SemaphoreMutex returns a semaphore mutex on a path, like Curator's InterProcessSemaphoreMutex. A semaphore mutex is not
@@ -46,7 +46,7 @@ func (c *Client) Mutex(path string) (*Lock, error) {
 // SemaphoreMutex sends no request.
 func (c *Client) SemaphoreMutex(path string) (*Lock, error) {
 	return c.newLock(path, func(path *C.char, out **C.zkl_lock) C.zkl_status {
-		return C.zkl_semaphore_mutex_new(c.client, path, out)
+		return C.zkl_semaphore_mutex_new(c.handle(), path, out)
 	})
 }
 
@@ -54,7 +54,7 @@ func (c *Client) SemaphoreMutex(path string) (*Lock, error) {
 func (c *Client) RWLock(path string) (*RWLock, error) {
 	var read *C.zkl_lock
 	write, err := c.newLock(path, func(path *C.char, out **C.zkl_lock) C.zkl_status {
-		return C.zkl_rwlock_new(c.client, path, &read, out)
+		return C.zkl_rwlock_new(c.handle(), path, &read, out)
 	})
 	if err != nil {
 		return nil, err

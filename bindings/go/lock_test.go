@@ -628,51 +628,79 @@ func TestDeadlineOnASilentServerIsADeadline(t *testing.T) {
 	own.resume(t)
 }
 
-func TestCloseOfAZeroClientIsAnError(t *testing.T) {
-	var client zklock.Client
-	if err := client.Close(); !errors.Is(err, zklock.ErrClosed) {
-		t.Fatal(err)
-	}
+func TestNilPointersAndZeroValuesActLikeClosedObjects(t *testing.T) {
+	testClosed(t, new(zklock.Client), new(zklock.Lock), new(zklock.Semaphore), new(zklock.Hold), new(zklock.Leases))
+	testClosed(t, nil, nil, nil, nil, nil)
 }
 
-func TestZeroValuesAreErrors(t *testing.T) {
-	var client zklock.Client
-	var lock zklock.Lock
-	var sides zklock.RWLock
-	var semaphore zklock.Semaphore
-	var hold zklock.Hold
-	var leases zklock.Leases
+func testClosed(t *testing.T, client *zklock.Client, lock *zklock.Lock, semaphore *zklock.Semaphore, hold *zklock.Hold, leases *zklock.Leases) {
 	ctx, real := testContext(t), newMutex(t, connect(t, shared.address), freshPath())
+	work := func(context.Context, *zklock.Hold) error { return nil }
 	calls := map[string]func() error{
-		"Client.Mutex":        func() error { _, err := client.Mutex("/a"); return err },
-		"Client.Semaphore":    func() error { _, err := client.Semaphore("/a", 1); return err },
-		"Client.Revoke":       func() error { return client.Revoke(ctx, "/a/b") },
-		"Client.SetServers":   func() error { return client.SetServers("localhost") },
-		"Lock.Acquire":        func() error { _, err := lock.Acquire(ctx); return err },
-		"Lock.Participants":   func() error { _, err := lock.Participants(ctx); return err },
-		"Lock.SetData":        func() error { return lock.SetData(nil) },
-		"RWLock.Read.Acquire": func() error { _, err := sides.Read.Acquire(ctx); return err },
-		"Multi":               func() error { _, err := zklock.Multi(&lock); return err },
-		"Semaphore.Acquire":   func() error { _, err := semaphore.Acquire(ctx, 1); return err },
-		"Semaphore.Waiting":   func() error { _, err := semaphore.Waiting(); return err },
-		"Hold.FencingPass":    func() error { _, err := new(zklock.Hold).FencingPass(); return err },
-		"Hold.NodePath":       func() error { _, err := new(zklock.Hold).NodePath(); return err },
-		"Hold.Acquire":        func() error { _, err := new(zklock.Hold).Acquire(ctx, real); return err },
-		"Hold.Release":        hold.Release,
-		"Leases.Release":      leases.Release,
+		"Client.Close":            client.Close,
+		"Client.Mutex":            func() error { _, err := client.Mutex("/a"); return err },
+		"Client.SemaphoreMutex":   func() error { _, err := client.SemaphoreMutex("/a"); return err },
+		"Client.RWLock":           func() error { _, err := client.RWLock("/a"); return err },
+		"Client.Semaphore":        func() error { _, err := client.Semaphore("/a", 1); return err },
+		"Client.SemaphoreCounted": func() error { _, err := client.SemaphoreCounted(ctx, "/a", "/b", 1); return err },
+		"Client.Revoke":           func() error { return client.Revoke(ctx, "/a/b") },
+		"Client.FenceCheck":       func() error { _, err := client.FenceCheck(ctx, "/a", 1); return err },
+		"Client.SharedCount":      func() error { _, err := client.SharedCount(ctx, "/a"); return err },
+		"Client.SetSharedCount":   func() error { return client.SetSharedCount(ctx, "/a", 1) },
+		"Client.SetServers":       func() error { return client.SetServers("localhost") },
+		"Client.Prometheus":       func() error { _, err := client.Prometheus(""); return err },
+		"Lock.Acquire":            func() error { _, err := lock.Acquire(ctx); return err },
+		"Lock.TryAcquire":         func() error { _, err := lock.TryAcquire(ctx); return err },
+		"Lock.Do":                 func() error { return lock.Do(ctx, work) },
+		"Lock.Participants":       func() error { _, err := lock.Participants(ctx); return err },
+		"Lock.Queue":              func() error { _, err := lock.Queue(ctx); return err },
+		"Lock.Waiting":            func() error { _, err := lock.Waiting(); return err },
+		"Lock.SetData":            func() error { return lock.SetData(nil) },
+		"Lock.SetLocalHandover":   func() error { return lock.SetLocalHandover(1) },
+		"Lock.OnRevocation":       func() error { return lock.OnRevocation(func() {}) },
+		"RWLock.Read.Acquire":     func() error { _, err := new(zklock.RWLock).Read.Acquire(ctx); return err },
+		"Multi":                   func() error { _, err := zklock.Multi(new(zklock.Lock)); return err },
+		"Semaphore.Acquire":       func() error { _, err := semaphore.Acquire(ctx, 1); return err },
+		"Semaphore.TryAcquire":    func() error { _, err := semaphore.TryAcquire(ctx, 1); return err },
+		"Semaphore.Participants":  func() error { _, err := semaphore.Participants(ctx); return err },
+		"Semaphore.Waiting":       func() error { _, err := semaphore.Waiting(); return err },
+		"Semaphore.SetData":       func() error { return semaphore.SetData(nil) },
+		"Semaphore.OnRevocation":  func() error { return semaphore.OnRevocation(func() {}) },
+		"Hold.FencingPass":        func() error { _, err := hold.FencingPass(); return err },
+		"Hold.NodePath":           func() error { _, err := hold.NodePath(); return err },
+		"Hold.Acquire":            func() error { _, err := hold.Acquire(ctx, real); return err },
+		"Hold.Release":            hold.Release,
+		"Hold.ReleaseContext":     func() error { return hold.ReleaseContext(ctx) },
+		"Leases.Release":          leases.Release,
+		"Leases.ReleaseContext":   func() error { return leases.ReleaseContext(ctx) },
 	}
 	for name, call := range calls {
-		var status zklock.Status
-		if err := call(); !errors.As(err, &status) || status != zklock.ErrInvalid && status != zklock.ErrClosed {
+		if err := call(); !errors.Is(err, zklock.ErrClosed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	lock.Close()
 	semaphore.Close()
-	<-new(zklock.Hold).Lost()
-	<-new(zklock.Leases).Lost()
-	if hold.IsHeld() || leases.IsHeld() || hold.Remaining() != 0 || leases.Remaining() != 0 || client.SessionID() != 0 {
-		t.Fatal(hold.State(), leases.State())
+	<-hold.Lost()
+	<-leases.Lost()
+	for _, contextOf := range []func(context.Context) (context.Context, context.CancelFunc){hold.Context, leases.Context} {
+		work, cancel := contextOf(ctx)
+		if cause := context.Cause(work); cause != zklock.ErrLost {
+			t.Error(cause)
+		}
+		cancel()
+	}
+	if hold.IsHeld() || hold.State() != zklock.LockFree || hold.Remaining() != 0 || hold.FencingToken() != 0 || hold.Lock() != nil {
+		t.Error(hold.State())
+	}
+	if leases.IsHeld() || leases.State() != zklock.LockFree || leases.Remaining() != 0 || leases.FencingToken() != 0 || leases.Semaphore() != nil {
+		t.Error(leases.State())
+	}
+	if client.State() != zklock.ClientClosed || client.SessionID() != 0 || client.String() != "zklock client (closed)" {
+		t.Error(client)
+	}
+	if lock.Path() != "" || semaphore.Path() != "" {
+		t.Error(lock.Path(), semaphore.Path())
 	}
 }
 

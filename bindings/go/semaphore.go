@@ -34,7 +34,7 @@ func (c *Client) Semaphore(path string, maxLeases int) (*Semaphore, error) {
 		return nil, err
 	}
 	var semaphore *C.zkl_semaphore
-	err = call(func() C.zkl_status { return C.zkl_semaphore_new(c.client, name, count, &semaphore) })
+	err = call(func() C.zkl_status { return C.zkl_semaphore_new(c.handle(), name, count, &semaphore) })
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (c *Client) SemaphoreCounted(ctx context.Context, path, countPath string, i
 	}
 	var semaphore *C.zkl_semaphore
 	err = run(ctx, path, func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_semaphore_new_counted_start(c.client, name, count, leases, out)
+		return C.zkl_semaphore_new_counted_start(c.handle(), name, count, leases, out)
 	}, func(op *C.zkl_op) error {
 		return call(func() C.zkl_status { return C.zkl_op_semaphore(op, &semaphore) })
 	})
@@ -179,6 +179,9 @@ func (l *Leases) Release() error {
 
 // ReleaseContext releases all of these leases, and waits for the servers until the context ends.
 func (l *Leases) ReleaseContext(ctx context.Context) error {
+	if l == nil || l.semaphore == nil {
+		return notAcquired("Leases")
+	}
 	if !l.released.CompareAndSwap(false, true) {
 		return alreadyReleased(l.semaphore.Path())
 	}
@@ -191,16 +194,18 @@ func (l *Leases) ReleaseContext(ctx context.Context) error {
 
 // Semaphore returns the semaphore of the leases.
 func (l *Leases) Semaphore() *Semaphore {
-	return l.semaphore
+	return orZero(l).semaphore
 }
 
 // IsHeld reports whether all of these leases are certainly safe at this moment.
 func (l *Leases) IsHeld() bool {
+	l = orZero(l)
 	return !l.released.Load() && C.zkl_leases_is_held(l.leases) == 1
 }
 
 // State returns the state of the leases.
 func (l *Leases) State() LockState {
+	l = orZero(l)
 	if l.released.Load() {
 		return LockFree
 	}
@@ -212,11 +217,12 @@ func (l *Leases) State() LockState {
 // not for a store that refuses smaller tokens: the store would refuse the writes of valid holders. If a store must refuse late
 // writes, use a mutex for each slot. If the leases were lost during the acquire, the token is 0.
 func (l *Leases) FencingToken() int64 {
-	return l.token
+	return orZero(l).token
 }
 
 // Remaining returns the time for which the leases stay safe even if no server answers, or 0 if they are not safe.
 func (l *Leases) Remaining() time.Duration {
+	l = orZero(l)
 	var left C.int64_t
 	if C.zkl_leases_remaining_ms(l.leases, &left) != C.ZKL_OK {
 		return 0
@@ -227,6 +233,7 @@ func (l *Leases) Remaining() time.Duration {
 // Lost returns a channel that is closed as soon as the leases are no longer safe. The channel stays closed even if the leases become
 // safe again. A release does not close the channel.
 func (l *Leases) Lost() <-chan struct{} {
+	l = orZero(l)
 	l.watch()
 	return l.loss.lost
 }
@@ -239,6 +246,7 @@ func (l *Leases) watch() {
 // are no longer safe, context.Cause returns ErrLost. If the leases were released, context.Cause returns ErrNotOwner. If the
 // channel of Lost is closed, the context has already ended. The program should call the cancel function after its work.
 func (l *Leases) Context(parent context.Context) (context.Context, context.CancelFunc) {
+	l = orZero(l)
 	l.watch()
 	return l.loss.context(parent, &l.released, l.IsHeld)
 }
