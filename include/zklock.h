@@ -1519,10 +1519,11 @@ zkl_status zkl_op_wait(zkl_op *op, int64_t timeout_ms);
 zkl_status zkl_check_may_wait(void);
 
 /**
- * Cancels an operation that acquires, connects, or waits for a loss. A canceled operation ends with ZKL_E_CANCELED, and the
- * library deletes the node of a canceled acquire. An operation that is about to succeed may still end with ZKL_OK. If the
- * operation has already ended, its result does not change. The call has no effect on any other operation, for example
- * releasing a lock, querying a lock, or closing a client.
+ * Cancels an operation that acquires, connects, or waits for a loss. A canceled operation ends with ZKL_E_CANCELED,
+ * and the library deletes the node of a canceled acquire. The message of a canceled connect says why the client is not
+ * connected yet (zkl_op_message). An operation that is about to succeed may still end with ZKL_OK. If the operation
+ * has already ended, its result does not change. The call has no effect on any other operation, for example releasing
+ * a lock, querying a lock, or closing a client.
  *
  * Returns: ZKL_OK, even if the call has no effect; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function, but a signal handler must not.

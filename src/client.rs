@@ -697,6 +697,11 @@ impl Connecting {
         self.call.is_over()
     }
 
+    /// Returns the error for an attempt to connect that the program cancels.
+    pub(crate) fn canceled_error(&self) -> Error {
+        self.client.inner.shell.read_engine(Engine::canceled_connect_error).unwrap_or_else(|error| error)
+    }
+
     /// Calls `hook` once when the attempt to connect has ended. The rules of
     /// [`Acquiring::on_done`](crate::Acquiring::on_done) apply to the hook.
     pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {

@@ -4,11 +4,11 @@
 //! No other module of this crate may use this module.
 
 use zklock_core::engine::HoldView;
-use zklock_core::error::Result;
+use zklock_core::error::{Error, Result};
 
 use crate::acquiring::Acquiring;
 use crate::call::Call;
-use crate::client::{Client, WeakClient};
+use crate::client::{Client, Connecting, WeakClient};
 use crate::config::Config;
 use crate::lock::Lock;
 use crate::semaphore::Semaphore;
@@ -61,6 +61,12 @@ pub fn close_nowait(client: &Client) -> Result<()> {
 /// `upgrade`, this function creates no reference to the client. The caller therefore cannot cause the client to close.
 pub fn has_users(client: &WeakClient) -> bool {
     client.has_users()
+}
+
+/// Returns the error for an attempt to connect that the program cancels. The message says why the client is not connected
+/// yet.
+pub fn canceled_error(connecting: &Connecting) -> Error {
+    connecting.canceled_error()
 }
 
 /// Identifies the holds of an acquire that has succeeded: of each member lock of a multi-lock, or of the lock itself.

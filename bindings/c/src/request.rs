@@ -5,7 +5,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use zklock::internal::refuse_in_callback;
+use zklock::internal::{canceled_error, refuse_in_callback};
 use zklock::{Call, Client, Connecting, Error, Participant, Result, Status, WaitLost};
 
 use crate::client::ClientObject;
@@ -20,7 +20,9 @@ pub struct Request {
     /// The request in the Rust API. The field is empty after the result was taken from it.
     running: Mutex<Option<Running>>,
     result: OnceLock<Result<RequestAnswer>>,
-    can_cancel: bool,
+    /// Returns the error of the request after the program has canceled it. The field is `None` if the program cannot
+    /// cancel the request.
+    canceled: Option<CanceledError>,
 }
 
 /// The answer to a request.
@@ -36,6 +38,8 @@ pub(crate) enum RequestAnswer {
 
 /// A request of the Rust API. After the request has ended, the closure returns the result.
 type Running = Box<dyn Fn() -> Option<Result<RequestAnswer>> + Send>;
+
+type CanceledError = Box<dyn Fn() -> Error + Send + Sync>;
 
 /// Records that a request has ended.
 #[derive(Default)]
@@ -57,7 +61,7 @@ impl Request {
     pub(crate) fn call<T: 'static>(call: Call<T>, convert: fn(T) -> RequestAnswer) -> Result<Self> {
         let end = Arc::<RequestEnd>::default();
         call.on_done(end.setter())?;
-        Ok(Self::new(end, false, move || Some(call.wait_for(Duration::ZERO)?.map(convert))))
+        Ok(Self::new(end, None, move || Some(call.wait_for(Duration::ZERO)?.map(convert))))
     }
 
     /// Keeps a client that has started to connect.
@@ -65,7 +69,11 @@ impl Request {
         let end = Arc::<RequestEnd>::default();
         connecting.on_done(end.setter())?;
         let object = move |client| ClientObject { client, handles: handles.clone() };
-        Ok(Self::new(end, true, move || {
+        let connecting = Arc::new(connecting);
+        let weak = Arc::downgrade(&connecting);
+        let canceled =
+            move || weak.upgrade().map_or_else(|| Status::Canceled.into(), |attempt| canceled_error(&attempt));
+        Ok(Self::new(end, Some(Box::new(canceled)), move || {
             let connected = connecting.wait_for(Duration::ZERO)?;
             Some(connected.map(|client| RequestAnswer::Client(Mutex::new(Some(object(client))))))
         }))
@@ -75,7 +83,7 @@ impl Request {
     pub(crate) fn wait_lost(wait: WaitLost, whose: String) -> Result<Self> {
         let end = Arc::<RequestEnd>::default();
         wait.on_done(end.setter())?;
-        Ok(Self::new(end, true, move || {
+        Ok(Self::new(end, Some(Box::new(|| Status::Canceled.into())), move || {
             let lost = wait.wait_for(Duration::ZERO)?;
             Some(lost.and_then(|()| Err(Error::new(Status::Lost, format!("{whose} no longer safe")))))
         }))
@@ -91,15 +99,15 @@ impl Request {
             let _ = result.set(outcome);
             set_over();
         })?;
-        Ok(Self::new(end, false, move || Some(closed.get()?.clone().map(|()| RequestAnswer::Done))))
+        Ok(Self::new(end, None, move || Some(closed.get()?.clone().map(|()| RequestAnswer::Done))))
     }
 
     fn new(
         end: Arc<RequestEnd>,
-        can_cancel: bool,
+        canceled: Option<CanceledError>,
         running: impl Fn() -> Option<Result<RequestAnswer>> + Send + 'static,
     ) -> Self {
-        Self { end, running: Mutex::new(Some(Box::new(running))), result: OnceLock::new(), can_cancel }
+        Self { end, running: Mutex::new(Some(Box::new(running))), result: OnceLock::new(), canceled }
     }
 
     /// Waits for at most `slice`, and returns how the request ended. Returns `None` if the request still runs. A callback must
@@ -142,13 +150,15 @@ impl Request {
 
     /// Makes a client stop connecting, or ends a wait for a loss. Other requests continue.
     pub(crate) fn cancel(&self) {
-        if !self.can_cancel || self.end.lock().is_over {
+        let Some(canceled) = &self.canceled else { return };
+        if self.end.lock().is_over {
             return;
         }
         let mut stopped = None;
         self.result.get_or_init(|| {
+            let error = canceled();
             stopped = self.take_running();
-            Err(Status::Canceled.into())
+            Err(error)
         });
         self.end.set_over();
         // Dropping a client can run functions of the program, which may use this request.

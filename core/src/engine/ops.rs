@@ -59,6 +59,20 @@ impl Engine {
         })
     }
 
+    /// Returns the error for an attempt to connect that the program cancels. The message says why the client is not
+    /// connected yet.
+    pub fn canceled_connect_error(&self, now: Time) -> Error {
+        let connecting = self.ops.values().find(|op| matches!(op.kind, OpKind::Connect { .. }));
+        let canceled = Status::Canceled.text();
+        connecting.map_or_else(
+            || Status::Canceled.into(),
+            |op| {
+                let reason = self.connection_error(now, op.started);
+                Error::new(Status::Canceled, format!("{canceled}: {}", reason.message()))
+            },
+        )
+    }
+
     /// Checks the chroot for an operation that has waited for the connection. The operation ends when the client has
     /// found the chroot.
     pub(super) fn find_chroot(&mut self, now: Time, op: OpId) {

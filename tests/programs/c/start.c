@@ -135,7 +135,9 @@ static void a_connect_can_be_canceled_and_freed(void)
         } else {
             /* The user_drop function makes a call that fails, so the error message changes. */
             CHECK(zkl_op_cancel(op) == ZKL_OK);
-            CHECK(end(op) == ZKL_E_CANCELED && *zkl_op_message(op) != '\0');
+            CHECK(end(op) == ZKL_E_CANCELED);
+            const char *message = zkl_op_message(op);
+            CHECK(strstr(message, "canceled: no answer from 127.0.0.1:1 within") != NULL);
         }
         zkl_op_free(op);
         AWAIT(atomic_load(&user.drops) == 1);
