@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"runtime/cgo"
@@ -126,7 +127,8 @@ func WithEventHandler(handler func(Event)) Option {
 }
 
 // Connect makes a client, and waits until the client has a session. The list of servers has the form
-// "host:2181,host:2181/chroot". If the context ends first, Connect fails.
+// "host:2181,host:2181/chroot". If the context ends first, Connect fails,
+// and the error says why no server has answered yet.
 func Connect(ctx context.Context, servers string, options ...Option) (*Client, error) {
 	if ctx.Err() != nil {
 		return nil, contextEnded(ctx, servers)
@@ -156,8 +158,10 @@ func Connect(ctx context.Context, servers string, options ...Option) (*Client, e
 	}
 	defer connecting.free()
 	if err := connecting.waitOrCancel(ctx, 0); err != nil {
-		if ctx.Err() != nil {
-			return nil, contextEnded(ctx, servers)
+		var reason *Error
+		if ctx.Err() != nil && errors.As(err, &reason) {
+			message := fmt.Sprintf("%v: %s", context.Cause(ctx), reason.Message)
+			return nil, endOf(ctx, &Error{Status: ErrCanceled, Message: message})
 		}
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -820,6 +821,44 @@ func TestConnectEndsWithItsContext(t *testing.T) {
 	}
 	if _, err := zklock.Connect(testContext(t), own.address, zklock.WithConnectTimeout(time.Second)); !errors.Is(err, zklock.ErrConnection) {
 		t.Fatal(err)
+	}
+}
+
+func TestConnectErrorAfterTheContextSaysWhyNoServerAnswered(t *testing.T) {
+	// This server closes each connection. The second attempt shows that the client knows the result of the first.
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	ctx, cancel := context.WithCancel(testContext(t))
+	go func() {
+		for attempts := 1; ; attempts++ {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			if attempts == 2 {
+				cancel()
+			}
+			connection.Close()
+		}
+	}()
+	address := listener.Addr().String()
+	_, err = zklock.Connect(ctx, address)
+	if !errors.Is(err, zklock.ErrCanceled) || !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"context canceled", "no answer from " + address, "closed the connection"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%v; expected %q", err, part)
+		}
+	}
+	short, cancelShort := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancelShort()
+	_, err = zklock.Connect(short, address)
+	if !errors.Is(err, zklock.ErrTimeout) || !strings.Contains(err.Error(), "no answer from "+address) {
+		t.Error(err)
 	}
 }
 
