@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"runtime/cgo"
 	"sync"
+	"time"
 )
 
 //export zklockOnEvent
@@ -50,14 +51,27 @@ type callQueue[T any] struct {
 	changed *sync.Cond
 	items   []T
 	closed  bool
+	// ended is closed after the last call. It is nil before the start.
+	ended chan struct{}
 }
 
-// newCallQueue makes a queue that drops items beyond the limit. If the limit is 0, the queue drops no items.
+// newCallQueue makes a queue that drops items beyond the limit. If the limit is 0, the queue drops no items. The queue
+// makes no calls before its start.
 func newCallQueue[T any](limit int, handle func(T)) *callQueue[T] {
 	queue := &callQueue[T]{handle: handle, limit: limit}
 	queue.changed = sync.NewCond(&queue.mutex)
-	go queue.serve()
 	return queue
+}
+
+// start starts the calls, and adds the given items before all others. A queue that was closed makes no calls.
+func (q *callQueue[T]) start(first []T) {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	if !q.closed {
+		q.items = append(first, q.items...)
+		q.ended = make(chan struct{})
+		go q.serve()
+	}
 }
 
 func (q *callQueue[T]) push(item T) {
@@ -76,8 +90,32 @@ func (q *callQueue[T]) close() {
 	q.changed.Signal()
 }
 
+// takeAll removes and returns the items for which no call has begun.
+func (q *callQueue[T]) takeAll() []T {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	items := q.items
+	q.items = nil
+	return items
+}
+
+// waitForEnd waits until the last call of a closed queue has returned, or until the limit.
+func (q *callQueue[T]) waitForEnd(limit <-chan time.Time) {
+	q.mutex.Lock()
+	ended := q.ended
+	q.mutex.Unlock()
+	if ended == nil {
+		return
+	}
+	select {
+	case <-ended:
+	case <-limit:
+	}
+}
+
 // serve calls the function for all items, and ends after the queue was closed.
 func (q *callQueue[T]) serve() {
+	defer close(q.ended)
 	for {
 		q.mutex.Lock()
 		for len(q.items) == 0 && !q.closed {

@@ -117,7 +117,9 @@ func WithEventHandler(handler func(Event)) Option {
 		if handler == nil {
 			return &Error{Status: ErrInvalid, Message: "the event handler is nil; expected a function"}
 		}
-		handle := cgo.NewHandle(newCallQueue(0, handler))
+		events := newCallQueue(0, handler)
+		events.start(nil)
+		handle := cgo.NewHandle(events)
 		err := call(func() C.zkl_status { return C.zklock_go_listen_config(config, C.uintptr_t(handle)) })
 		if err != nil {
 			zklockDrop(C.uintptr_t(handle))

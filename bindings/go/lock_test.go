@@ -939,6 +939,93 @@ func TestLogGoesToSlog(t *testing.T) {
 	}
 }
 
+func debugLogger(write func(line string)) *slog.Logger {
+	writer := writerFunc(func(line []byte) (int, error) {
+		write(string(line))
+		return len(line), nil
+	})
+	return slog.New(slog.NewTextHandler(writer, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+func setLogger(t *testing.T, logger *slog.Logger) {
+	t.Helper()
+	if err := zklock.SetLogger(logger); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRemovalOfALoggerWaitsForItsLines(t *testing.T) {
+	var removed atomic.Bool
+	var mutex sync.Mutex
+	var text strings.Builder
+	entered, gate, returned := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	enter := sync.OnceFunc(func() { close(entered) })
+	setLogger(t, debugLogger(func(line string) {
+		enter()
+		<-gate
+		if removed.Load() {
+			t.Error("a line after the removal:", line)
+		}
+		mutex.Lock()
+		defer mutex.Unlock()
+		text.WriteString(line)
+	}))
+	client := connect(t, shared.address)
+	<-entered
+	lock := newMutex(t, client, freshPath())
+	release(t, acquire(t, lock))
+	go func() {
+		setLogger(t, nil)
+		removed.Store(true)
+		close(returned)
+	}()
+	select {
+	case <-returned:
+		t.Error("SetLogger has returned while the logger runs")
+	case <-time.After(200 * time.Millisecond):
+		// SetLogger waits for the logger.
+	}
+	close(gate)
+	<-returned
+	mutex.Lock()
+	defer mutex.Unlock()
+	if !strings.Contains(text.String(), lock.Path()) {
+		t.Errorf("no line about the lock %s in: %s", lock.Path(), text.String())
+	}
+}
+
+func TestLoggerMayReplaceAndRemoveItself(t *testing.T) {
+	client := connect(t, shared.address)
+	lock := newMutex(t, client, freshPath())
+	entered, gate, removed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var isReplaced, isRemoved atomic.Bool
+	second := debugLogger(func(line string) {
+		if isRemoved.Load() {
+			t.Error("a line after the removal:", line)
+		} else if strings.Contains(line, lock.Path()) {
+			setLogger(t, nil)
+			isRemoved.Store(true)
+			close(removed)
+		}
+	})
+	setLogger(t, debugLogger(func(line string) {
+		if isReplaced.Load() {
+			t.Error("a line after the replacement:", line)
+			return
+		}
+		close(entered)
+		<-gate
+		setLogger(t, second)
+		isReplaced.Store(true)
+	}))
+	release(t, acquire(t, newMutex(t, client, freshPath())))
+	<-entered
+	// The lines of this lock are queued for the first logger. The second logger receives them.
+	release(t, acquire(t, lock))
+	close(gate)
+	<-removed
+}
+
 type writerFunc func(line []byte) (int, error)
 
 func (f writerFunc) Write(line []byte) (int, error) { return f(line) }
