@@ -46,6 +46,7 @@
 //	if errors.Is(err, zklock.ErrTimeout) { ... }
 //
 // If the context caused the error, errors.Is(err, context.DeadlineExceeded) or errors.Is(err, context.Canceled) is also true.
+// If the context has a cause, errors.Is also finds this cause ([context.Cause]).
 //
 // A nil pointer to a [Client], [Lock], [Semaphore], [Hold] or [Leases] acts like a closed object, and so does a zero
 // value of these types. A method that returns an error fails with ErrClosed. Any other method returns the same as for

@@ -53,25 +53,30 @@ type Error struct {
 	Status Status
 	// Message describes the reason for the failure, for people.
 	Message string
-	// cause is the error of the context if the context ended the call, or else nil.
-	cause error
+	// contextErr is the error of the context if the context ended the call, or else nil. contextCause is the cause of the
+	// context, if it is known.
+	contextErr, contextCause error
 }
 
 func (e *Error) Error() string {
 	return "zklock: " + e.Message
 }
 
-// With Unwrap, errors.Is finds the status. If the context ended the call, errors.Is also finds the error of the context.
+// With Unwrap, errors.Is finds the status. If the context ended the call, errors.Is also finds the error and the cause
+// of the context.
 func (e *Error) Unwrap() []error {
-	if e.cause == nil {
-		return []error{e.Status}
+	all := []error{e.Status}
+	for _, err := range []error{e.contextErr, e.contextCause} {
+		if err != nil {
+			all = append(all, err)
+		}
 	}
-	return []error{e.Status, e.cause}
+	return all
 }
 
 // Timeout reports whether the deadline of the context ended the call, as in net.Error.
 func (e *Error) Timeout() bool {
-	return errors.Is(e.cause, context.DeadlineExceeded)
+	return errors.Is(e.contextErr, context.DeadlineExceeded)
 }
 
 // newError makes the error for a status of the library. A handle of the library is valid until the program closes its object.
@@ -87,12 +92,19 @@ func newError(status C.zkl_status, message string) *Error {
 func endOf(ctx context.Context, err *Error) error {
 	switch err.Status {
 	case ErrTimeout, ErrConnection, ErrCanceled:
-		err.cause = ctx.Err()
-		// The library may notice the deadline before the context does.
-		if deadline, ok := ctx.Deadline(); ok && err.cause == nil && !time.Now().Before(deadline) {
-			err.cause = context.DeadlineExceeded
+		// The library may notice the deadline before the context does. The context has no cause before its end.
+		deadline, hasDeadline := ctx.Deadline()
+		if hasDeadline && !time.Now().Before(deadline) {
+			err.contextErr = context.DeadlineExceeded
+			select {
+			case <-ctx.Done():
+			case <-time.After(graceAfterDeadline):
+			}
 		}
-		if err.Status == ErrCanceled && errors.Is(err.cause, context.DeadlineExceeded) {
+		if ctx.Err() != nil {
+			err.contextErr, err.contextCause = ctx.Err(), context.Cause(ctx)
+		}
+		if err.Status == ErrCanceled && err.Timeout() {
 			err.Status = ErrTimeout
 		}
 	}

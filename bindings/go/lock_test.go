@@ -91,6 +91,50 @@ func TestCanceledContextLeavesTheQueue(t *testing.T) {
 	}
 }
 
+func TestErrorsContainTheCauseOfTheContext(t *testing.T) {
+	lock := newMutex(t, connect(t, shared.address), freshPath())
+	hold := acquire(t, lock)
+	cause := errors.New("the shift is over")
+	check := func(err, status, contextErr error) {
+		t.Helper()
+		if !errors.Is(err, status) || !errors.Is(err, contextErr) || !errors.Is(err, cause) {
+			t.Errorf("%v; expected %v, %v and the cause", err, status, contextErr)
+		}
+	}
+	canceled, cancel := context.WithCancelCause(context.Background())
+	ended := make(chan error)
+	go func() {
+		_, err := lock.Acquire(canceled)
+		ended <- err
+	}()
+	waitUntil(t, func() bool { return len(participants(t, lock)) == 2 })
+	cancel(cause)
+	check(<-ended, zklock.ErrCanceled, context.Canceled)
+	_, err := lock.Acquire(canceled)
+	check(err, zklock.ErrCanceled, context.Canceled)
+	_, err = zklock.Connect(canceled, shared.address)
+	check(err, zklock.ErrCanceled, context.Canceled)
+	// Either the library or the context notices the deadline first.
+	for range make([]struct{}, 20) {
+		short, cancelShort := context.WithTimeoutCause(context.Background(), 20*time.Millisecond, cause)
+		_, err := lock.Acquire(short)
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, cause) {
+			t.Error(err)
+		}
+		_, err = lock.TryAcquire(short)
+		check(err, zklock.ErrConnection, context.DeadlineExceeded)
+		cancelShort()
+	}
+	// A cause that is a deadline does not make the error a timeout.
+	canceled, cancel = context.WithCancelCause(context.Background())
+	cancel(context.DeadlineExceeded)
+	var timeout interface{ Timeout() bool }
+	if _, err := lock.TryAcquire(canceled); !errors.Is(err, zklock.ErrCanceled) || !errors.As(err, &timeout) || timeout.Timeout() {
+		t.Error(err)
+	}
+	release(t, hold)
+}
+
 func TestTryAcquire(t *testing.T) {
 	lock := newMutex(t, connect(t, shared.address), freshPath())
 	hold, err := lock.TryAcquire(testContext(t))

@@ -118,10 +118,11 @@ func acquire(ctx context.Context, path string, tryOnce bool, start func(out **C.
 		hasEnded = C.zkl_op_result(acquiring.op) != C.ZKL_E_CANCELED
 		acquiring.free()
 	}
-	if tryOnce && !hasEnded && errors.Is(err, context.DeadlineExceeded) {
+	var failure *Error
+	if tryOnce && !hasEnded && errors.As(err, &failure) && failure.Timeout() {
 		// ErrTimeout would mean that the lock is not free.
-		message := path + ": no answer from a server before the deadline of the context"
-		return nil, &Error{Status: ErrConnection, Message: message, cause: context.DeadlineExceeded}
+		failure.Status = ErrConnection
+		failure.Message = path + ": no answer from a server before the deadline of the context"
 	}
 	return nil, err
 }
