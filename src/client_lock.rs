@@ -3,6 +3,7 @@
 //! CLOSED if the lock or its client is closed. The code in this file neither starts acquires nor combines client locks.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use zklock_core::engine::{Engine, HoldId, HoldToRelease, HoldView, LockId, OpId, Owner, Recipe, Waiting};
 use zklock_core::error::{Error, Result, Status};
@@ -114,11 +115,14 @@ impl ClientLock {
         self.client.shell.read_engine(read)?.ok_or_else(|| self.closed_error())
     }
 
-    /// Returns whether the program has released the hold of at least one member lock. The client may be closed.
-    pub(crate) fn has_released_some(&self, owner: Owner, ids: &[HoldId]) -> Result<bool> {
-        let is_released = |engine: &Engine, (&lock, &id)| engine.is_released(lock, owner, id);
-        let read = |engine: &Engine, _| self.members().iter().zip(ids).any(|hold| is_released(engine, hold));
-        self.client.shell.read_engine(read)
+    /// Returns, for the hold of each member lock, a flag that becomes true when the program releases the hold.
+    pub(crate) fn release_flags(&self, owner: Owner, ids: &[HoldId]) -> Result<Vec<Arc<AtomicBool>>> {
+        let mut flags = Vec::new();
+        let holds = || self.members().iter().zip(ids);
+        self.client.shell.update_engine(|engine, _| {
+            flags.extend(holds().map(|(&lock, &id)| engine.release_flag(lock, owner, id)));
+        })?;
+        Ok(flags)
     }
 
     /// Returns the member locks of a multi-lock, or the lock itself.

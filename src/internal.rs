@@ -3,6 +3,9 @@
 //!
 //! No other module of this crate may use this module.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use zklock_core::engine::HoldView;
 use zklock_core::error::{Error, Result};
 
@@ -63,8 +66,8 @@ pub fn has_users(client: &WeakClient) -> bool {
     client.has_users()
 }
 
-/// Returns the error for an attempt to connect that the program cancels. The message says why the client is not connected
-/// yet.
+/// Returns the error for an attempt to connect that the program cancels. The message says why the client is not
+/// connected yet.
 pub fn canceled_error(connecting: &Connecting) -> Error {
     connecting.canceled_error()
 }
@@ -84,10 +87,11 @@ pub fn held_parts(lock: &Lock, ids: &HoldIds) -> Result<Vec<bool>> {
     lock.held_parts(ids)
 }
 
-/// Returns whether the program has released a part of the hold that `ids` identify. The function also works after the
-/// client is closed. A hold that ended with its client was not released.
-pub fn has_released_part(lock: &Lock, ids: &HoldIds) -> Result<bool> {
-    lock.has_released_part(ids)
+/// Returns a flag for each member lock or for the lock itself. The flag becomes true when the program releases the hold
+/// that `ids` contain. The flag keeps its value after the client is closed, and in a forked child. A hold that ends
+/// with its client is not released.
+pub fn release_flags(lock: &Lock, ids: &HoldIds) -> Result<Vec<Arc<AtomicBool>>> {
+    lock.release_flags(ids)
 }
 
 /// Starts one release of each hold that `ids` contain, like [`Lock::start_release`]. The call does not release later

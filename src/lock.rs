@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use zklock_core::engine::{Answer, Event, HoldToRelease, HoldView, LockId, LockState, Owner, Recipe, Waiting};
@@ -306,11 +307,11 @@ impl Lock {
         Ok(self.exact_holds(ids)?.iter().map(Option::is_some).collect())
     }
 
-    /// Returns whether the program has released a part of the hold that `ids` contains. The client may be closed: a
-    /// hold that ended with its client was not released.
-    pub(crate) fn has_released_part(&self, ids: &HoldIds) -> Result<bool> {
-        let mut steps = self.parts.client_locks.iter().zip(&ids.steps);
-        steps.try_fold(false, |released, (lock, step)| Ok(released || lock.has_released_some(ids.owner, step)?))
+    /// Returns, for each member lock or for this lock, a flag that becomes true when the program releases the hold that
+    /// `ids` contains.
+    pub(crate) fn release_flags(&self, ids: &HoldIds) -> Result<Vec<Arc<AtomicBool>>> {
+        let steps = self.parts.client_locks.iter().zip(&ids.steps);
+        Ok(steps.map(|(lock, step)| lock.release_flags(ids.owner, step)).collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// Returns the hold that `ids` identify, or `None` if the owner no longer has the whole hold.

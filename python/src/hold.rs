@@ -1,11 +1,12 @@
 //! The class `zklock.Hold`. Any thread may use a Hold, so the methods must not depend on the calling thread. The
 //! methods pass the owner of the hold to the core.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use zklock::internal::{HoldIds, has_released_part, held_parts, hold_view, start_release_of};
+use zklock::internal::{HoldIds, held_parts, hold_view, release_flags, start_release_of};
 use zklock::{Call, Error, LockState, Owner, Status, WaitLost};
 use zklock_core::engine::{HoldId, HoldView};
 
@@ -37,7 +38,11 @@ pub(crate) struct Hold {
     /// Identifies the hold on each member lock, or on the lock. The owner may have released a member lock through its
     /// lock object, and may have acquired it again.
     ids: HoldIds,
+    /// True after this object has released the hold.
     is_released: AtomicBool,
+    /// For each member lock, or for the lock, whether the program has released the hold, for example through the lock
+    /// object. The flags need no lock, so a forked child can read them.
+    release_flags: Vec<Arc<AtomicBool>>,
 }
 
 impl Hold {
@@ -53,10 +58,15 @@ impl Hold {
         let py = lock.py();
         let HoldId { token, fencing_pass } =
             ids.smallest().ok_or_else(|| Error::from(Status::Internal)).or_raise(py)?;
-        let is_released = AtomicBool::new(false);
-        let hold = Self { lock: lock.clone().unbind(), owner, token, pass: fencing_pass, ids, is_released };
+        let (is_released, no_flags) = (AtomicBool::new(false), Vec::new());
+        let lock = lock.clone().unbind();
+        let mut hold = Self { lock, owner, token, pass: fencing_pass, ids, is_released, release_flags: no_flags };
         // The lock may have been lost since the acquire.
-        if let Err(error) = hold.check() {
+        let found = release_flags(hold.core(), &hold.ids);
+        if let Err(error) = found.and_then(|flags| {
+            hold.release_flags = flags;
+            hold.check()
+        }) {
             let _ = py.detach(|| hold.start_release_of(false));
             hold.is_released.store(true, Ordering::Release);
             return Err(error).or_raise(py);
@@ -79,9 +89,11 @@ impl Hold {
         Ok(view.filter(|_| !self.is_released.load(Ordering::Acquire)))
     }
 
-    /// Returns whether the program has released the hold or a part of it. The client may be closed.
+    /// Returns whether the program has released the hold or a part of it. The method also works after the client is
+    /// closed, and in a forked child.
     fn was_released(&self) -> bool {
-        self.is_released.load(Ordering::Acquire) || has_released_part(self.core(), &self.ids).unwrap_or(false)
+        let mut flags = std::iter::once(&self.is_released).chain(self.release_flags.iter().map(Arc::as_ref));
+        flags.any(|flag| flag.load(Ordering::Acquire))
     }
 
     fn released_error(&self) -> Error {

@@ -397,6 +397,42 @@ def test_a_child_leaves_the_blocks_of_its_parent(server: ZooKeeper, path: str, p
     assert parent.ends() == 0
 
 
+# Each line says of each hold whether it is lost. The first three holds were released: by their object, by the lock, and
+# by a member lock.
+RELEASES = """
+import os, sys, warnings, zklock
+warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+servers, path = sys.argv[1:]
+with zklock.Client(servers) as client, zklock.Client(servers) as other:
+    lock = client.mutex(path)
+    holds = [lock.hold()]
+    holds[0].release()
+    holds.append(lock.hold())
+    lock.release()
+    multi = client.multi([path + "-a", other.mutex(path + "-b")])
+    holds.append(multi.hold())
+    multi.locks[1].release()
+    holds.append(lock.hold())
+    print([hold.is_lost for hold in holds], flush=True)
+    child = os.fork()
+    if child == 0:
+        print([hold.is_lost for hold in holds], [hold.is_held for hold in holds], flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    lock.release()
+    multi.locks[0].release()
+"""
+
+
+def test_released_hold_of_the_parent_is_not_lost_in_a_forked_child(
+    server: ZooKeeper, path: str, program: Callable[..., Program]
+) -> None:
+    parent = program(RELEASES, server.address, path)
+    assert parent.read_line() == "[False, False, False, False]"
+    assert parent.read_line() == "[False, False, False, True] [False, False, False, False]"
+    assert parent.ends() == 0
+
+
 # The process prints its tokens, and the growth of its memory in the second half in bytes. The memory excludes the pages
 # of files: code that runs for the first time adds 128 KiB of the library at once. The lock protects a file that only
 # one process at a time can create.

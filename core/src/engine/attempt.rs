@@ -260,6 +260,7 @@ impl Engine {
                 fencing_pass,
                 node_status,
                 reported_state,
+                release_flag: None,
             });
         }
     }

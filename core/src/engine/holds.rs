@@ -5,6 +5,7 @@
 //! node, the cache reports a deletion even before this heartbeat.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::interface::{Answer, Event, HoldId, HoldView, LockId, LockState, Notification, OpId, Revocation};
@@ -22,6 +23,13 @@ use crate::time::Time;
 impl Hold {
     pub(super) const fn id(&self) -> HoldId {
         HoldId { token: self.token, fencing_pass: self.fencing_pass }
+    }
+
+    /// Sets the flag of [`Engine::release_flag`].
+    pub(super) fn set_released(&self) {
+        if let Some(flag) = &self.release_flag {
+            flag.store(true, Ordering::Release);
+        }
     }
 
     /// Returns the event that reports the end of a hold.
@@ -44,14 +52,14 @@ impl Engine {
         holds.find(|hold| hold.owner == owner && hold.id() == id).map(|hold| self.view(now, hold))
     }
 
-    /// Returns whether the program has released the hold of `owner` that has the given id. If the close of the client
-    /// has ended the hold, the result is false.
-    pub fn is_released(&self, lock: LockId, owner: Owner, id: HoldId) -> bool {
-        let is_it = |held_by: Owner, hold: HoldId| held_by == owner && hold == id;
-        self.locks.get(&lock).is_none_or(|lock| {
-            !lock.holds.iter().any(|hold| is_it(hold.owner, hold.id()))
-                && !lock.closed_holds.iter().any(|&(owner, hold)| is_it(owner, hold))
-        })
+    /// Returns a flag that becomes true when the program releases the hold of `owner` that has the given id. The close
+    /// of the client does not set the flag. If the owner does not have the hold, the flag is true.
+    pub fn release_flag(&mut self, lock: LockId, owner: Owner, id: HoldId) -> Arc<AtomicBool> {
+        let mut holds = self.locks.get_mut(&lock).into_iter().flat_map(|lock| &mut lock.holds);
+        match holds.find(|hold| hold.owner == owner && hold.id() == id) {
+            Some(hold) => Arc::clone(hold.release_flag.get_or_insert_default()),
+            None => Arc::new(AtomicBool::new(true)),
+        }
     }
 
     /// Returns the answer to an acquire whose owner now holds the lock.
@@ -159,7 +167,6 @@ impl Engine {
     pub(super) fn close_holds(&mut self, now: Time, lock: LockId) {
         let Some(held) = self.locks.get_mut(&lock) else { return };
         let (holds, path) = (std::mem::take(&mut held.holds), Arc::clone(&held.path));
-        held.closed_holds.extend(holds.iter().map(|hold| (hold.owner, hold.id())));
         for hold in holds {
             self.notifications.push_back(Notification::Forfeit(hold.released_event(lock, &path)));
             self.record_release(now, &hold, &path);

@@ -33,9 +33,9 @@ impl Engine {
             }
             _ => {}
         }
-        let (holds, closed_holds, multi_locks) = (Vec::new(), Vec::new(), Vec::new());
+        let (holds, multi_locks) = (Vec::new(), Vec::new());
         let (data, is_revocable, max_passes) = (None, false, 0);
-        let lock = Lock { path, directory, recipe, data, is_revocable, max_passes, holds, closed_holds, multi_locks };
+        let lock = Lock { path, directory, recipe, data, is_revocable, max_passes, holds, multi_locks };
         self.locks.insert(id, Box::new(lock));
         id
     }
@@ -62,6 +62,7 @@ impl Engine {
                 }
             }
             for hold in removed.holds {
+                hold.set_released();
                 engine.record_release(now, &hold, &removed.path);
                 engine.notifications.push_back(Notification::Event(hold.released_event(lock, &removed.path)));
                 engine.make_leave(now, hold.machine_id, None);

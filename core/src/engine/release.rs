@@ -97,6 +97,7 @@ impl Engine {
         let (last, machine_id, node_status) = (hold.hold_count == 0, hold.machine_id, hold.node_status);
         if last {
             let hold = held.holds.swap_remove(at);
+            hold.set_released();
             let path = Arc::clone(&held.path);
             self.notifications.push_back(Notification::Event(hold.released_event(lock, &path)));
             self.record_release(now, &hold, &path);

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::interface::{AcquireLimit, Answer, HoldId, LockId, LockState, Notification, OpId, Recipe};
+use super::interface::{AcquireLimit, Answer, LockId, LockState, Notification, OpId, Recipe};
 use super::machines::StateMachines;
 use super::metrics::Metrics;
 use super::owner::Owner;
@@ -63,8 +64,6 @@ pub(super) struct Lock {
     /// The maximum number of local hand-overs of one hold, or 0 if the lock belongs to no cohort.
     pub(super) max_passes: u32,
     pub(super) holds: Vec<Hold>,
-    /// The holds that the close of the client has ended.
-    pub(super) closed_holds: Vec<(Owner, HoldId)>,
     /// The multi-locks that contain the lock.
     pub(super) multi_locks: Vec<LockId>,
 }
@@ -169,6 +168,8 @@ pub(super) struct Hold {
     pub(super) fencing_pass: u32,
     pub(super) node_status: NodeStatus,
     pub(super) reported_state: LockState,
+    /// The flag of [`Engine::release_flag`], if the program has asked for it.
+    pub(super) release_flag: Option<Arc<AtomicBool>>,
 }
 
 /// What the client knows about the node of a hold. The engine checks separately whether the session lease is valid.

@@ -1,6 +1,7 @@
 //! Tests of an engine whose server stores only a set of nodes.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use zklock_proto::{
@@ -320,7 +321,7 @@ fn exact_release_ends_no_later_hold_and_no_hold_of_another_owner() {
 }
 
 #[test]
-fn hold_that_ends_with_its_client_was_not_released() {
+fn release_sets_the_release_flag_of_a_hold_and_the_close_of_the_client_does_not() {
     let mut peer = Peer::new("");
     peer.connect();
     let (one, two) = (Owner::task(1), Owner::task(2));
@@ -330,14 +331,29 @@ fn hold_that_ends_with_its_client_was_not_released() {
         peer.answer_all();
         (lock, peer.engine.hold_of(NOW, lock, one).unwrap().id())
     });
+    let later = HoldId { token: second.token + 1, ..second };
+    let flags =
+        [(released, one, first), (open, one, second), (open, one, second), (open, two, second), (open, one, later)]
+            .map(|(lock, owner, id)| peer.engine.release_flag(lock, owner, id));
+    let values = || flags.each_ref().map(|flag| flag.load(Ordering::Acquire));
+    assert_eq!(values(), [false, false, false, true, true]);
     peer.engine.release(NOW, released, one, false);
-    for is_closed in [false, true] {
-        assert!(peer.engine.is_released(released, one, first), "{is_closed}");
-        assert!(!peer.engine.is_released(open, one, second), "{is_closed}");
-        assert!(peer.engine.is_released(open, two, second), "another owner had no hold: {is_closed}");
-        assert!(peer.engine.is_released(open, one, HoldId { token: second.token + 1, ..second }), "{is_closed}");
-        peer.engine.begin_close(NOW);
-    }
+    assert_eq!(values(), [true, false, false, true, true]);
+    peer.engine.begin_close(NOW);
+    assert_eq!(values(), [true, false, false, true, true]);
+}
+
+#[test]
+fn removal_of_a_lock_sets_the_release_flag_of_its_hold() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    let (owner, lock) = (Owner::task(1), peer.engine.add_lock("/a", Recipe::Queue(Mode::Mutex)));
+    peer.engine.acquire(NOW, lock, owner, AcquireLimit::Unlimited);
+    peer.answer_all();
+    let id = peer.engine.hold_of(NOW, lock, owner).unwrap().id();
+    let flag = peer.engine.release_flag(lock, owner, id);
+    peer.engine.remove_lock(NOW, lock);
+    assert!(flag.load(Ordering::Acquire));
 }
 
 #[test]
