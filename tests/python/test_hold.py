@@ -290,6 +290,23 @@ def test_hold_of_a_partly_released_multi_lock_is_not_lost_after_the_client_is_cl
     assert not hold.is_lost
 
 
+@pytest.mark.parametrize("first_to_close", [0, 1])
+def test_released_hold_of_a_multi_lock_over_two_clients_is_not_lost_after_one_is_closed(
+    server: ZooKeeper, path: str, first_to_close: int
+) -> None:
+    clients = [Client(server.address), Client(server.address)]
+    multi = clients[0].multi([f"{path}/a", clients[1].mutex(f"{path}/b")])
+    by_object = multi.hold()
+    by_object.release()
+    by_lock = multi.hold()
+    multi.release()
+    by_member = multi.hold()
+    multi.locks[0].release()
+    for client in (clients[first_to_close], clients[1 - first_to_close]):
+        client.close()
+        assert not any(hold.is_lost for hold in (by_object, by_lock, by_member))
+
+
 def test_release_nowait_of_a_hold(client: Client, path: str, inspector: Inspector) -> None:
     lock = client.mutex(path)
     hold = lock.hold()
