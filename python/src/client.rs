@@ -19,7 +19,7 @@ use crate::auth::{self, AuthPairs};
 use crate::callback::{callable, is_callback_thread, set_thread_notifier, start_thread, wait_until_returned};
 use crate::detached_drop::DetachedDrop;
 use crate::display::{member_name, quoted, repr, type_name};
-use crate::errors::{OrRaise, attach_to_exception, ignore_forked, status_word, wrong_type};
+use crate::errors::{EndedItem, OrRaise, end_block, ignore_forked, status_word, wrong_type};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener};
 use crate::greenlet::{GreenletWait, Hub, WaitTarget};
 use crate::imports::imports;
@@ -596,7 +596,9 @@ impl Client {
         this
     }
 
-    /// Close the client. If the block raised an exception and ``close()`` fails too, the exception of the block propagates.
+    /// Close the client. If the block raised an exception and ``close()`` fails too, the exception of the block
+    /// propagates, with a note about the failed close. If Python closes a generator during the block, Python discards
+    /// this exception, so the method also logs the failed close.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -605,10 +607,8 @@ impl Client {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_type, traceback);
-        match self.close_unless_forked(py)? {
-            Err(error) if !exc_value.is_none() => attach_to_exception(py, exc_value, "closing the client", &error),
-            closed => closed.or_raise(py),
-        }
+        let item = EndedItem { doing: "closing the client", path: None, was_safe: false };
+        end_block(py, exc_value, &item, self.close_unless_forked(py)?)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

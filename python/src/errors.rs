@@ -53,12 +53,7 @@ pub(crate) fn ignore_forked(ended: zklock::Result<()>) -> zklock::Result<()> {
 
 /// Handles an error of `__exit__`. If the `with` block raised an exception, the function adds the error to this
 /// exception as a note. If `block_error` is not an exception, for example because it is None, the function raises the error.
-pub(crate) fn attach_to_exception(
-    py: Python<'_>,
-    block_error: &Bound<'_, PyAny>,
-    doing: &str,
-    error: &Error,
-) -> PyResult<()> {
+fn attach_to_exception(py: Python<'_>, block_error: &Bound<'_, PyAny>, doing: &str, error: &Error) -> PyResult<()> {
     if !block_error.is_instance_of::<PyBaseException>() {
         return Err(to_py_err(py, error));
     }
@@ -70,48 +65,49 @@ pub(crate) fn attach_to_exception(
     Ok(())
 }
 
-/// What a `with` block released at its end.
-pub(crate) struct ReleasedItem<'a> {
-    /// What the block did, for messages.
+/// What a `with` block released or closed at its end.
+pub(crate) struct EndedItem<'a> {
+    /// What the end of the block does, for messages.
     pub(crate) doing: &'a str,
-    /// The path of the lock, or `None` for a multi-lock.
+    /// The path of the lock, or `None` for a multi-lock and for a client.
     pub(crate) path: Option<&'a str>,
-    /// Whether the hold was safe at the end of the block.
+    /// Whether the hold was safe at the end of the block. False for a client.
     pub(crate) was_safe: bool,
 }
 
-/// Handles `released`, which is the result of the release at the end of a `with` block.
+/// Handles `ended`, which is the result of the release or of the close at the end of a `with` block.
 ///
 /// A release takes effect even if no server confirms it. If the hold was safe, the lock has protected the whole block.
 /// An exception would wrongly suggest that the block has failed, so the function only logs the missing confirmation.
 ///
-/// If the block belongs to a generator that Python closes, Python discards the exception of the block, and the note in this
-/// exception. The function therefore also logs the failed release, unless the client is closed or belongs to the parent process. Then
-/// the process has no hold that could remain.
+/// If the block belongs to a generator that Python closes, Python discards the exception of the block, and the note in
+/// this exception. The function therefore also logs the failure, unless the client is closed or belongs to the parent
+/// process. Then the process has no hold that could remain.
 pub(crate) fn end_block(
     py: Python<'_>,
     block_error: &Bound<'_, PyAny>,
-    item: &ReleasedItem<'_>,
-    released: zklock::Result<()>,
+    item: &EndedItem<'_>,
+    ended: zklock::Result<()>,
 ) -> PyResult<()> {
-    let Err(error) = released else { return Ok(()) };
+    let Err(error) = ended else { return Ok(()) };
     let is_unconfirmed = item.was_safe && matches!(error.status(), Status::Connection | Status::Exhausted);
     if block_error.is_none() {
-        return if is_unconfirmed { log_failed_release(py, true, item, &error) } else { Err(error).or_raise(py) };
+        return if is_unconfirmed { log_failed_end(py, true, item, &error) } else { Err(error).or_raise(py) };
     }
     attach_to_exception(py, block_error, item.doing, &error)?;
     let has_ended = matches!(error.status(), Status::Closed | Status::Forked);
     if block_error.is_instance_of::<PyGeneratorExit>() && !has_ended {
-        log_failed_release(py, is_unconfirmed, item, &error)
+        log_failed_end(py, is_unconfirmed, item, &error)
     } else {
         Ok(())
     }
 }
 
-/// Logs a failed release. An exception of a log filter or a log handler must not replace the result of the block, so the function
-/// passes the exception to `sys.unraisablehook`. It returns only exceptions such as KeyboardInterrupt.
-fn log_failed_release(py: Python<'_>, is_unconfirmed: bool, item: &ReleasedItem<'_>, error: &Error) -> PyResult<()> {
-    let log = imports(py)?.log_failed_release.bind(py);
+/// Logs a failed end of a block. An exception of a log filter or a log handler must not replace the result of the
+/// block, so the function passes the exception to `sys.unraisablehook`. It returns only exceptions such as
+/// KeyboardInterrupt.
+fn log_failed_end(py: Python<'_>, is_unconfirmed: bool, item: &EndedItem<'_>, error: &Error) -> PyResult<()> {
+    let log = imports(py)?.log_failed_end.bind(py);
     match log.call_python((is_unconfirmed, item.doing, item.path, error.message())) {
         Err(failure) if failure.is_instance_of::<PyException>(py) => {
             write_unraisable(py, failure, Some(log));

@@ -11,7 +11,7 @@ use zklock::{Call, Error, LockState, Owner, Status, WaitLost};
 use zklock_core::engine::{HoldId, HoldView};
 
 use crate::display::member_name;
-use crate::errors::{OrRaise, ReleasedItem, end_block, status_word};
+use crate::errors::{EndedItem, OrRaise, end_block, status_word};
 use crate::greenlet::WaitTarget;
 use crate::hold_tracker::current_owner;
 use crate::lock::Lock;
@@ -303,7 +303,7 @@ impl Hold {
         }
         let was_safe = self.is_held();
         let released = self.release_confirmed(py)?;
-        let item = ReleasedItem { doing: "releasing the lock", path: self.lock.get().path.as_deref(), was_safe };
+        let item = EndedItem { doing: "releasing the lock", path: self.lock.get().path.as_deref(), was_safe };
         end_block(py, exc_value, &item, released)
     }
 

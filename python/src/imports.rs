@@ -25,7 +25,7 @@ pub(crate) struct Imports {
     /// Functions of `zklock/_logs.py`.
     pub(crate) log_level: Py<PyAny>,
     pub(crate) log_deliver: Py<PyAny>,
-    pub(crate) log_failed_release: Py<PyAny>,
+    pub(crate) log_failed_end: Py<PyAny>,
     /// Functions of `zklock/_greenlets.py`.
     pub(crate) hub_waits: Py<PyAny>,
     pub(crate) name_of: Py<PyAny>,
@@ -80,7 +80,7 @@ pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
             histogram: metrics.getattr("Histogram")?.unbind(),
             log_level: logs.getattr("effective_level")?.unbind(),
             log_deliver: logs.getattr("emit")?.unbind(),
-            log_failed_release: logs.getattr("log_failed_release")?.unbind(),
+            log_failed_end: logs.getattr("log_failed_end")?.unbind(),
             hub_waits: greenlets.getattr("hub_waits")?.unbind(),
             name_of: greenlets.getattr("greenlet_name")?.unbind(),
             at_end: greenlets.getattr("call_at_end")?.unbind(),

@@ -10,7 +10,7 @@ use zklock::{Listen, Status};
 use crate::callback::{RevocationCallback, start_thread};
 use crate::detached_drop::DetachedDrop;
 use crate::display::{member_name, quoted};
-use crate::errors::{OrRaise, ReleasedItem, end_block, ignore_forked, status_word};
+use crate::errors::{EndedItem, OrRaise, end_block, ignore_forked, status_word};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener, Listeners};
 use crate::greenlet::WaitTarget;
 use crate::lock::seconds_left;
@@ -310,7 +310,7 @@ impl Leases {
             Err(error) if error.status() == Status::NotOwner => Ok(()),
             released => {
                 let path = Some(&*self.semaphore.get().path);
-                let item = ReleasedItem { doing: "releasing the leases", path, was_safe };
+                let item = EndedItem { doing: "releasing the leases", path, was_safe };
                 end_block(py, exc_value, &item, released)
             }
         }

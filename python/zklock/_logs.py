@@ -1,6 +1,6 @@
 """Passes the core's log to the loggers ``zklock.session``, ``zklock.lock`` and ``zklock.request`` of ``logging``.
 
-This file also logs the failed releases at the end of blocks.
+This file also logs the failed releases, and the failed closes of clients, at the end of blocks.
 
 The core writes a log line only if a handler exists for the line's level. The library looks for handlers whenever a
 program makes a client or acquires a lock, because ``logging`` does not report changes of its configuration.
@@ -45,14 +45,15 @@ def emit(line: tuple[int, float, str, str, dict[str, Any]]) -> None:
     logger.handle(record)
 
 
-def log_failed_release(is_unconfirmed: bool, doing: str, path: str | None, error: str) -> None:
-    """Log a warning about a release at the end of a block. If ``is_unconfirmed`` is False, the release failed when
-    Python closed a generator. The calling thread calls the handlers. ``path`` is None for a multi-lock.
+def log_failed_end(is_unconfirmed: bool, doing: str, path: str | None, error: str) -> None:
+    """Log a warning about the end of a block. ``doing`` is what the end of the block does, for example "releasing the
+    lock". If ``is_unconfirmed`` is False, the end of the block failed when Python closed a generator. The calling
+    thread calls the handlers. ``path`` is None for a multi-lock and for a client.
     """
     event = (
         "no server has confirmed the release yet"
         if is_unconfirmed
-        else "the release failed when a generator was closed"
+        else "the end of a block failed when a generator was closed"
     )
     fields = {"event": event, "error": error}
     if path is not None:

@@ -306,7 +306,8 @@ class Client:
         /,
     ) -> None:
         """Close the client. If the block raised an exception and ``close()`` fails too, the exception of the block
-        propagates.
+        propagates, with a note about the failed close. If Python closes a generator during the block, Python discards
+        this exception, so the method also logs the failed close.
         """
 
 @disjoint_base

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -127,6 +127,30 @@ def test_closing_the_multi_locks_client_leaves_locks_of_other_clients(
             assert not asyncio.get_running_loop().remove_reader(descriptor), "the loop still watches it"
 
     loops.run(main())
+
+
+def test_failing_close_of_a_client_in_a_closed_generator_is_logged(
+    loops: Loops, server: ZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    class FailingClient(Client):
+        async def close(self) -> None:
+            await super().close()
+            raise zklock.Exhausted("no thread is left")
+
+    async def main() -> None:
+        async def work() -> AsyncGenerator[None, None]:
+            async with FailingClient(server.address):
+                yield
+
+        generator = work()
+        await generator.__anext__()
+        await generator.aclose()
+
+    loops.run(main())
+    (record,) = [record for record in caplog.records if "generator" in record.getMessage()]
+    assert (record.name, record.levelname) == ("zklock.lock", "WARNING")
+    event = "the end of a block failed when a generator was closed"
+    assert record.zklock == {"event": event, "error": "no thread is left"}  # type: ignore[attr-defined]
 
 
 def test_connecting(loops: Loops) -> None:

@@ -181,7 +181,7 @@ def test_release_that_fails_in_a_generator_that_another_task_closes_is_logged(
     (record,) = [record for record in caplog.records if "generator" in record.getMessage()]
     assert (record.name, record.levelname) == ("zklock.lock", "WARNING")
     fields: dict[str, object] = record.zklock  # type: ignore[attr-defined]
-    assert (fields["event"], fields["path"]) == ("the release failed when a generator was closed", path)
+    assert (fields["event"], fields["path"]) == ("the end of a block failed when a generator was closed", path)
     assert "the caller does not hold the lock" in str(fields["error"])
 
 

@@ -263,6 +263,53 @@ def test_other_greenlets_run_during_every_call_that_waits(framework: str, progra
     assert green.ends() == 0
 
 
+# In a greenlet, the library closes a client on a new thread. The limit leaves no memory for the stack of this thread.
+FAILING_CLOSE = """
+import logging, resource
+records = []
+class Keep(logging.Handler):
+    def emit(self, record):
+        if "generator" in record.getMessage():
+            records.append(record)
+logging.getLogger("zklock").addHandler(Keep())
+client = zklock.Client(sys.argv[1])
+
+def generate():
+    with client:
+        yield
+
+def close():
+    generator = generate()
+    next(generator)
+    gc.collect()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), before[1]))
+    try:
+        generator.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+result(spawn(close))
+[record] = records
+print(record.name, record.levelname, sorted(record.zklock))
+print(record.zklock["event"])
+print(record.zklock["error"])
+client.close()
+"""
+
+
+def test_failing_close_of_a_client_in_a_closed_generator_is_logged(
+    framework: str, server: ZooKeeper, program: Run
+) -> None:
+    green = program(framework + FAILING_CLOSE, server.address)
+    assert green.read_line() == "zklock.lock WARNING ['error', 'event']"
+    assert green.read_line() == "the end of a block failed when a generator was closed"
+    assert "starting a thread" in green.read_line()
+    assert green.ends() == 0
+
+
 DESCRIPTORS = """
 import os, resource
 client = zklock.Client(sys.argv[1])

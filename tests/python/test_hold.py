@@ -222,7 +222,7 @@ def test_release_that_fails_in_a_closed_generator_is_logged(
     (record,) = [record for record in caplog.records if "generator" in record.getMessage()]
     assert (record.name, record.levelname) == ("zklock.lock", "WARNING")
     fields: dict[str, object] = record.zklock  # type: ignore[attr-defined]
-    assert fields["event"] == "the release failed when a generator was closed"
+    assert fields["event"] == "the end of a block failed when a generator was closed"
     assert fields["path"] == path
     assert "the caller does not hold the lock" in str(fields["error"])
     lock.release()

@@ -9,7 +9,7 @@ use zklock::{Listen, LockState, Owner, Status};
 
 use super::{Lock, SemaphoreMutex, seconds_left};
 use crate::callback::start_thread;
-use crate::errors::{OrRaise, ReleasedItem, end_block, to_py_err};
+use crate::errors::{EndedItem, OrRaise, end_block, to_py_err};
 use crate::event::{CallbackDispatcher, Listener};
 use crate::hold::Hold;
 use crate::hold_tracker::{current_hold_tracker, current_owner};
@@ -322,7 +322,7 @@ impl Lock {
         let (py, _) = (this.py(), (exc_type, traceback));
         let was_safe = this.get().core.is_held_as(current_owner(py)?).unwrap_or(false);
         let released = Self::release_for_caller(this)?;
-        let item = ReleasedItem { doing: "releasing the lock", path: this.get().path.as_deref(), was_safe };
+        let item = EndedItem { doing: "releasing the lock", path: this.get().path.as_deref(), was_safe };
         end_block(py, exc_value, &item, released)
     }
 

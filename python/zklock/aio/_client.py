@@ -11,7 +11,7 @@ from zklock._errors import ClientClosed, Error, InvalidType
 from zklock._states import ClientState
 from zklock._zklock import _semaphore_nowait, _Settings
 from zklock.aio._events import EventStream
-from zklock.aio._locks import Lock, MultiLock, Mutex, RwLock, SemaphoreMutex, attach_to_exception, listen
+from zklock.aio._locks import Lock, MultiLock, Mutex, RwLock, SemaphoreMutex, end_block, listen
 from zklock.aio._loop_bridge import LoopBridge
 from zklock.aio._semaphore import Semaphore
 from zklock.aio._uncopyable import Uncopyable
@@ -434,12 +434,13 @@ class Client(Uncopyable):
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close the client. If the block raised an exception and ``close()`` fails too, the exception of the block
-        propagates.
+        propagates, with a note about the failed close. If Python closes a generator during the block, Python discards
+        this exception, so the method also logs the failed close.
         """
         try:
             await self.close()
         except Error as error:
-            attach_to_exception(exc_value, "closing the client", error)
+            end_block(exc_value, "closing the client", None, False, error)
 
     def __del__(self) -> None:
         if getattr(self, "_native", None) is not None and self._phase is _ConnectPhase.OPEN and self._is_unclosed():

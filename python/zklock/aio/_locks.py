@@ -9,7 +9,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from zklock._errors import ClientClosed, ConnectionLost, Error, Exhausted, Forked, InvalidType, LockLost
-from zklock._logs import log_failed_release
+from zklock._logs import log_failed_end
 from zklock._states import LockState
 from zklock._zklock import _listen, _report_unraisable, _set_revocable, _TaskLock
 from zklock.aio._acquiring import Acquiring
@@ -766,30 +766,33 @@ def is_safe(held: Any) -> bool:
 
 
 def end_block(error: BaseException | None, doing: str, path: str | None, was_safe: bool, another: Error) -> None:
-    """Handle ``another``, the error that the release raised at the end of a block. ``was_safe`` says whether the hold
-    was safe at the end of the block. ``path`` is None for a multi-lock.
+    """Handle ``another``, the error that the release or the close raised at the end of a block. ``was_safe`` says
+    whether the hold was safe at the end of the block. For a client, ``was_safe`` is False. ``path`` is None for a
+    multi-lock and for a client.
 
     A release takes effect even if no server confirms it. If the hold was safe, the lock has protected the whole block.
     An exception would wrongly suggest that the block has failed, so the function only logs the missing confirmation.
 
     If the block belongs to a generator that Python closes, Python discards the exception of the block, and the note in
-    this exception. The function therefore also logs the failed release, unless the client is closed or belongs to the
-    parent process. Then the process has no hold that could remain.
+    this exception. The function therefore also logs the failure, unless the client is closed or belongs to the parent
+    process. Then the process has no hold that could remain.
     """
     is_unconfirmed = was_safe and isinstance(another, (ConnectionLost, Exhausted))
     if error is not None or not is_unconfirmed:
         attach_to_exception(error, doing, another)
     has_ended = isinstance(another, (ClientClosed, Forked))
     if error is None or (isinstance(error, GeneratorExit) and not has_ended):
-        _log_failed_release(is_unconfirmed, doing, path, another)
+        _log_failed_end(is_unconfirmed, doing, path, another)
 
 
-def _log_failed_release(is_unconfirmed: bool, doing: str, path: str | None, error: Error) -> None:
-    """Log a failed release. An exception of a log filter or a log handler must not replace the result of the block."""
+def _log_failed_end(is_unconfirmed: bool, doing: str, path: str | None, error: Error) -> None:
+    """Log a failed end of a block. An exception of a log filter or a log handler must not replace the result of the
+    block.
+    """
     try:
-        log_failed_release(is_unconfirmed, doing, path, str(error))
+        log_failed_end(is_unconfirmed, doing, path, str(error))
     except Exception as failure:
-        _report_unraisable(failure, log_failed_release)
+        _report_unraisable(failure, log_failed_end)
 
 
 def attach_to_exception(error: BaseException | None, doing: str, another: Error) -> None:
