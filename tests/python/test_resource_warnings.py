@@ -70,7 +70,7 @@ def test_leases_that_are_collected(client: Client, path: str, inspector: Inspect
     with warned() as texts:
         client.semaphore(path, 3).acquire(2)
     [text] = texts
-    assert path in text
+    assert repr(path) in text
     assert "2 leases were released because their object was garbage-collected" in text
     wait_until(lambda: inspector.below(path) == [])
 
