@@ -250,6 +250,15 @@ impl<T> Session<T> {
             (Code::OK, Some(front)) => Ok(Response::decode(front.op, body)?),
             (code, _) => Err(Failure::Code(code)),
         };
+        // Some servers report that a session has moved only within the answer to a transaction, and continue to answer
+        // on this connection (ZOOKEEPER-2886).
+        if let Ok(Response::Multi(results)) = &result {
+            let code = |result: &MultiResult| if let MultiResult::Err(code) = result { Some(*code) } else { None };
+            if let Some(code) = results.iter().filter_map(code).find(|&code| is_outcome_unknown(code)) {
+                self.close_connection(now, &format!("the server answered {code}"));
+                return Ok(());
+            }
+        }
         let Some(InFlight { xid, op, sent, proof, purpose, .. }) = self.take_in_flight(now) else { return Ok(()) };
         let (zxid, took, failure) = (header.zxid, now - sent, (header.err != Code::OK).then_some(header.err));
         self.log_buffer.add(Level::Trace, || LogRecord::ReplyReceived { op, xid, zxid, took, failure });

@@ -758,3 +758,30 @@ fn loading_is_named_in_messages_and_begins_the_time_limit_again() {
     let summary = peer.session.connection_summary();
     assert_eq!(summary, "last tried s:1: the client has not loaded the file f in time");
 }
+
+/// The server answers the heartbeats of a session that has moved, but each transaction fails.
+#[test]
+fn session_that_moved_within_a_transaction_leaves_its_connection() {
+    for code in [Code::SESSION_MOVED, Code::SESSION_EXPIRED] {
+        let mut peer = Peer::new();
+        let _ = peer.sent();
+        peer.session.set_lease_demand(LeaseDemand::Holding);
+        let at = (0..40).map(|beat| NOW + Duration::from_secs(2 * beat)).find(|&at| {
+            peer.session.advance(at);
+            peer.sent().contains(&OpCode::Multi)
+        });
+        let at = at.expect("a client with a hold sends transactions");
+        while let Some((xid, request, _)) = (!peer.read.is_empty()).then(|| peer.read.remove(0)) {
+            let response = match request {
+                Request::Multi(_) => Response::Multi(vec![MultiResult::Err(code)]),
+                _ => Response::Empty,
+            };
+            let mut bytes = Vec::new();
+            response.encode(xid, 7, &mut bytes).unwrap();
+            let _ = peer.session.received(at, &bytes);
+        }
+        assert!(!peer.session.is_connected(), "{code}");
+        let mut commands = std::iter::from_fn(|| peer.session.poll_command());
+        assert!(commands.any(|command| command == Command::Disconnect), "{code}");
+    }
+}
