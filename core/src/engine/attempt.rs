@@ -190,7 +190,8 @@ impl Engine {
     }
 
     /// Grants the locks of a contender that is first in all its queues. The owner may already hold other members of the
-    /// multi-lock. If one of these holds is not safe, the operation waits or fails.
+    /// multi-lock. If one of these holds is not safe, the operation waits or fails. While the operation waits, the
+    /// engine may have to verify the contender's nodes again.
     pub(super) fn grant_queues(&mut self, now: Time, machine_id: MachineId, op: OpId) {
         let Some(&Acquire { lock, owner, attempt: Attempt::Queues { locks: ref joined, .. }, .. }) =
             self.pending_acquire(op)
@@ -200,8 +201,9 @@ impl Engine {
         let joined = joined.clone();
         let mut held_members = self.members(lock);
         held_members.retain(|member| !joined.contains(member));
+        let is_verified = self.machines.contender(machine_id).is_some_and(Contender::are_nodes_verified);
         match self.check_reentry(now, &held_members, owner) {
-            Reentry::Allowed => {}
+            Reentry::Allowed if is_verified => {}
             Reentry::NotHeld if Mutant::JoinOneByOne.is_active() => {
                 for &only in &joined {
                     self.create_hold(now, machine_id, only, op, 0);
@@ -210,7 +212,7 @@ impl Engine {
                 return self.join(now, op);
             }
             Reentry::NotHeld => return self.rejoin(now, op),
-            Reentry::Unknown => {
+            Reentry::Allowed | Reentry::Unknown => {
                 self.timers.set(Timer::ReentryCheck(machine_id), now + REENTRY_RECHECK_INTERVAL);
                 return;
             }
@@ -312,11 +314,12 @@ impl Engine {
         }
     }
 
-    /// Restarts operations that wait for the read lock of a path, after their owner has acquired the write lock of the
-    /// path. Without a restart, these operations would wait in the queue for their own owner.
+    /// Restarts operations that wait for the read lock of a path, after their owner has acquired the read lock or the
+    /// write lock of the path. Without a restart, these operations would wait in the queue for their own owner, or for a
+    /// writer that waits for their owner.
     fn rejoin_nested_reads(&mut self, now: Time, lock: LockId, owner: Owner) {
         let mode = |lock: LockId| self.locks.get(&lock).map(|lock| &lock.recipe);
-        if mode(lock) != Some(&Recipe::Queue(Mode::Write)) {
+        if !matches!(mode(lock), Some(Recipe::Queue(Mode::Read | Mode::Write))) {
             return;
         }
         let siblings: Vec<LockId> = self
@@ -371,20 +374,10 @@ impl Engine {
         if let Some(error) = self.undeletable_error(op, &requests) {
             return self.fail_op(now, op, error);
         }
-        let acl_bytes = self.acls.node_bytes();
-        let size = |request: &QueueRequest| {
-            let bytes = request.directory.len() + request.data.len() + NODE_OVERHEAD;
-            request.node_count.saturating_mul(bytes.saturating_add(acl_bytes))
-        };
-        let bytes = requests.iter().map(size).fold(0, usize::saturating_add);
-        let machine_id = self.next_machine_id();
-        if bytes > MAX_TRANSACTION && requests.iter().map(|request| request.node_count).sum::<usize>() > 1 {
-            let path = self.path_of(op);
-            let message = format!(
-                "{path}: the nodes need {bytes} bytes for paths and data in one transaction; at most {MAX_TRANSACTION} are allowed"
-            );
-            return self.fail_op(now, op, Error::invalid(message));
+        if let Some(error) = self.transaction_size_error(op, &requests) {
+            return self.fail_op(now, op, error);
         }
+        let machine_id = self.next_machine_id();
         let path_bytes = requests.iter().map(QueueRequest::path_bytes).fold(0, usize::saturating_add);
         if let Err(error) = self.machines.path_bytes.check(&self.path_of(op), path_bytes) {
             return self.fail_op(now, op, error);
@@ -401,6 +394,23 @@ impl Engine {
             self.start_deadlock_detection(now, op);
         }
         self.admit(now, machine_id);
+    }
+
+    /// Returns an error if the nodes of an acquire do not fit into one transaction.
+    pub(super) fn transaction_size_error(&self, op: OpId, requests: &[QueueRequest]) -> Option<Error> {
+        let acl_bytes = self.acls.node_bytes();
+        let size = |request: &QueueRequest| {
+            let bytes = request.directory.len() + request.data.len() + NODE_OVERHEAD;
+            request.node_count.saturating_mul(bytes.saturating_add(acl_bytes))
+        };
+        let bytes = requests.iter().map(size).fold(0, usize::saturating_add);
+        let has_several = requests.iter().map(|request| request.node_count).sum::<usize>() > 1;
+        (bytes > MAX_TRANSACTION && has_several).then(|| {
+            let path = self.path_of(op);
+            Error::invalid(format!(
+                "{path}: the nodes need {bytes} bytes for paths and data in one transaction; at most {MAX_TRANSACTION} are allowed"
+            ))
+        })
     }
 
     /// Returns an error if an acquire would wait behind a node that its own client may not delete. The nodes of an

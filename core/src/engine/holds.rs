@@ -179,6 +179,8 @@ impl Engine {
         }
         let is_wanted = |machine: &StateMachine| match machine {
             StateMachine::Contender(contender, Role::Holding(..)) => which(contender),
+            // The acquire waits until another hold of its owner is safe.
+            StateMachine::Contender(contender, Role::Acquiring(_)) if contender.is_acquired() => which(contender),
             StateMachine::Contender(contender, Role::InnerMutex(_)) => {
                 which(contender) && !Mutant::NeverWatchInnerMutex.is_active()
             }

@@ -615,6 +615,13 @@ impl Engine {
         self.ops_by_owner.range(all_owners).flat_map(|(_, calls)| calls.clone()).collect()
     }
 
+    /// Returns whether an operation acquires the lock. The time does not depend on the number of operations.
+    pub(super) fn has_pending_acquire(&self, lock: LockId) -> bool {
+        let (first, last) = Owner::ALL;
+        let mut calls = self.ops_by_owner.range((lock, first)..=(lock, last)).flat_map(|(_, calls)| calls);
+        calls.any(|&op| self.pending_acquire(op).is_some())
+    }
+
     /// Returns the operations of `owner` that acquire the lock or wait for a change of its hold.
     pub(super) fn ops_of_owner(&self, lock: LockId, owner: Owner) -> Vec<OpId> {
         self.ops_by_owner.get(&(lock, owner)).cloned().unwrap_or_default()

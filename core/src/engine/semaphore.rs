@@ -66,6 +66,11 @@ impl Engine {
     }
 
     fn join_inner_mutex(&mut self, now: Time, op: OpId, semaphore: LockId) {
+        let Some(leases) = self.lease_request(op, semaphore, 0) else { return };
+        // The acquire fails at once, and not only after it has acquired the inner mutex.
+        if let Some(error) = self.transaction_size_error(op, &[leases]) {
+            return self.fail_op(now, op, error);
+        }
         let Some(wanted) = self.locks.get(&semaphore) else { return };
         let (lock_path, is_revocable) = (Arc::clone(&wanted.directory), wanted.is_revocable);
         let request = QueueRequest {
@@ -91,9 +96,17 @@ impl Engine {
             // Acquires that need fewer leases can now continue.
             return self.rejoin(now, op);
         }
-        let (try_once, quantity) = (acquire.try_once, acquire.quantity);
-        let (lock_path, is_revocable) = (Arc::clone(&wanted.directory), wanted.is_revocable);
-        let request = QueueRequest {
+        let (try_once, is_revocable) = (acquire.try_once, wanted.is_revocable);
+        let Some(request) = self.lease_request(op, semaphore, max_leases) else { return };
+        let attempt = |leases| Attempt::Leases { inner_mutex, leases };
+        self.add_contender(now, op, vec![request], try_once, is_revocable, attempt);
+    }
+
+    /// Returns the request for the leases that an acquire needs.
+    fn lease_request(&self, op: OpId, semaphore: LockId, max_leases: i32) -> Option<QueueRequest> {
+        let (quantity, lock_path) =
+            (self.pending_acquire(op)?.quantity, Arc::clone(&self.locks.get(&semaphore)?.directory));
+        Some(QueueRequest {
             directory: format!("{lock_path}/leases").into(),
             lock_path,
             mode: Mode::Lease,
@@ -102,9 +115,7 @@ impl Engine {
             node_count: count_of(quantity),
             max_leases,
             nested_in: None,
-        };
-        let attempt = |leases| Attempt::Leases { inner_mutex, leases };
-        self.add_contender(now, op, vec![request], try_once, is_revocable, attempt);
+        })
     }
 
     /// Watches the acquire's node in the inner mutex while the acquire waits for leases. Without this watch, the client
@@ -183,7 +194,7 @@ impl Engine {
     pub(super) fn stop_idle_counts(&mut self, now: Time) {
         let semaphores: Vec<LockId> = self.lease_counts.keys().copied().collect();
         for semaphore in semaphores {
-            if !self.acquires_of_semaphore(semaphore).is_empty() {
+            if self.with_multi_locks(semaphore).into_iter().any(|lock| self.has_pending_acquire(lock)) {
                 continue;
             }
             if let Some(LeaseCount { machine_id, .. }) = self.lease_counts.remove(&semaphore) {

@@ -472,6 +472,11 @@ impl Contender {
         self.nodes().all(|node| node.watch != NodeWatch::Unset)
     }
 
+    /// Returns whether the contender has read all its nodes since the last request to verify them.
+    pub(crate) fn are_nodes_verified(&self) -> bool {
+        self.nodes().all(|node| node.is_verified)
+    }
+
     pub(crate) fn is_acquired(&self) -> bool {
         self.phase == Phase::Acquired
     }
