@@ -33,6 +33,9 @@ pub struct Limits {
     pub first_deadlock_check: Duration,
     /// The longest pause between two checks for deadlocks.
     pub longest_deadlock_check: Duration,
+    /// The longest time after which a multi-lock checks for deadlocks if it has left its queues because of suspected
+    /// deadlocks. The time doubles each time the multi-lock joins its queues again.
+    pub longest_pause_after_deadlocks: Duration,
     /// The pause before a second check, which confirms a deadlock.
     pub deadlock_recheck: Duration,
     /// If more than this number of contenders are ahead of a multi-lock in one queue, the multi-lock does not check for
@@ -98,6 +101,7 @@ impl Default for Limits {
             last_retry: Duration::from_secs(30),
             first_deadlock_check: Duration::from_millis(250),
             longest_deadlock_check: Duration::from_secs(2),
+            longest_pause_after_deadlocks: Duration::from_secs(30),
             deadlock_recheck: Duration::from_millis(100),
             max_ahead_for_deadlock_check: 16,
             directory_cache: DirectoryCacheLimits::default(),

@@ -6,7 +6,8 @@
 //! lock, so neither can continue. Only the multi-lock can resolve this deadlock. It leaves all its queues, and joins
 //! them again behind the other client.
 
-use std::collections::BTreeSet;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::interface::OpId;
@@ -14,6 +15,7 @@ use super::machines::StateMachine;
 use super::state::{Acquire, Attempt, DeadlockDetector, Engine};
 use super::timers::Timer;
 use crate::error::Result;
+use crate::path::parent;
 use crate::recipe::{Contender, Participant, ParticipantQuery};
 use crate::session::MachineId;
 use crate::time::Time;
@@ -22,11 +24,16 @@ impl Engine {
     /// Starts the detection for an operation that has joined several queues.
     pub(super) fn start_deadlock_detection(&mut self, now: Time, op: OpId) {
         let Some(acquire) = self.pending_acquire_mut(op) else { return };
-        let DeadlockDetector { interval, .. } = std::mem::take(&mut acquire.deadlock);
-        // If the engine has already found a deadlock of this operation, it checks less often, because a second
-        // suspicion is probably wrong.
+        let DeadlockDetector { interval, pause, .. } = std::mem::take(&mut acquire.deadlock);
+        // If the engine has already suspected a deadlock of this operation, it checks less and less often, because a
+        // second suspicion is probably wrong. If it checked as often as before, the threads of one client that hold one
+        // lock for seconds and wait for another could make the operation lose its place again and again.
         let limits = self.session.limits();
-        let wait = (interval * 2).max(limits.first_deadlock_check).min(limits.longest_deadlock_check);
+        let pause = (pause * 2).min(limits.longest_pause_after_deadlocks);
+        let wait = (interval * 2).min(limits.longest_deadlock_check).max(limits.first_deadlock_check).max(pause);
+        if let Some(acquire) = self.pending_acquire_mut(op) {
+            acquire.deadlock.pause = wait;
+        }
         self.schedule_deadlock_check(now, op, wait);
     }
 
@@ -73,7 +80,7 @@ impl Engine {
             return self.join(now, op);
         }
         let wait = match cycles.is_empty() {
-            true => (detector.interval * 2).min(limits.longest_deadlock_check),
+            true => (detector.interval * 2).min(limits.longest_deadlock_check).max(detector.pause),
             // If a pair is not a deadlock, one of its nodes disappears soon. The second check then does not find the
             // pair.
             false => limits.deadlock_recheck,
@@ -94,28 +101,46 @@ impl Engine {
 /// node holds a lock for which `own` waits, and the other node waits behind `own` in another queue. A client creates
 /// such nodes if it acquires locks one after the other, because it keeps its earlier locks while it waits for the next
 /// lock.
+///
+/// However, the nodes of a pair can also belong to two threads of one client, which do not wait for each other. If one
+/// transaction has created all nodes of an acquire, these nodes have the same creation zxid. The function then omits
+/// pairs of two such threads: the waiter also waits for the holder's lock, or the holder is also ahead of `own` in the
+/// waiter's queue. An owner never waits in a queue in which it already has a node, except for a nested read lock, whose
+/// node is directly behind the owner's write node.
 fn wait_cycles(queues: &[Participant], own: &Contender) -> BTreeSet<(String, String)> {
-    let own: Vec<&str> = own.node_paths().collect();
-    let directory = |path: &str| path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned();
-    let (mut ahead, mut behind) = (Vec::new(), Vec::new());
-    for node in &own {
-        let queue = queues.iter().filter(|other| directory(&other.node_path) == directory(node));
-        let mut is_behind = false;
-        for other in queue {
-            if other.node_path == *node {
-                is_behind = true;
-            } else if is_behind && !other.holds {
-                behind.push(other);
-            } else if !is_behind && other.holds {
-                ahead.push(other);
+    let own: BTreeSet<&str> = own.node_paths().collect();
+    let mut queue_of: BTreeMap<&str, Vec<&Participant>> = BTreeMap::new();
+    for node in queues {
+        queue_of.entry(parent(&node.node_path)).or_default().push(node);
+    }
+    let (mut ahead, mut behind) = (Vec::new(), BTreeMap::<i64, Vec<_>>::new());
+    // The directories in which a contender has a node ahead of `own`, and those in which it has a node behind.
+    let (mut is_ahead, mut is_behind) = (BTreeSet::new(), BTreeSet::new());
+    for (&directory, queue) in &queue_of {
+        let Some(at) = queue.iter().position(|node| own.contains(node.node_path.as_str())) else { continue };
+        for (place, &node) in queue.iter().enumerate() {
+            match place.cmp(&at) {
+                Ordering::Less => {
+                    is_ahead.insert((directory, node.czxid));
+                    ahead.extend(node.holds.then_some((directory, node)));
+                }
+                Ordering::Equal => {}
+                Ordering::Greater => {
+                    is_behind.insert((directory, node.czxid));
+                    behind.entry(node.session_id).or_default().extend((!node.holds).then_some((directory, node)));
+                }
             }
         }
     }
-    let pairs = ahead.iter().flat_map(|ahead| behind.iter().map(move |behind| (ahead, behind)));
-    pairs
-        .filter(|(ahead, behind)| {
-            ahead.session_id == behind.session_id && directory(&ahead.node_path) != directory(&behind.node_path)
-        })
-        .map(|(ahead, behind)| (ahead.node_path.clone(), behind.node_path.clone()))
-        .collect()
+    let mut cycles = BTreeSet::new();
+    for (held, holder) in ahead {
+        for &(wanted, waiter) in behind.get(&holder.session_id).into_iter().flatten() {
+            let have_two_owners =
+                is_behind.contains(&(held, waiter.czxid)) || is_ahead.contains(&(wanted, holder.czxid));
+            if held != wanted && !have_two_owners {
+                cycles.insert((holder.node_path.clone(), waiter.node_path.clone()));
+            }
+        }
+    }
+    cycles
 }

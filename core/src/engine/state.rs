@@ -202,6 +202,9 @@ pub(super) struct DeadlockDetector {
     /// lock for which the operation waits. The second node waits behind a node of the operation.
     pub(super) suspects: BTreeSet<(String, String)>,
     pub(super) interval: Duration,
+    /// The pause before the first check, and the shortest pause between two checks. The pause doubles each time the
+    /// operation joins its queues again.
+    pub(super) pause: Duration,
 }
 
 impl fmt::Debug for Engine {

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use zklock_proto::{
-    Code, ConnectResponse, CreateMode, Frames, MultiResult, OpCode, Request, Response, Stat, encode_error,
+    Code, ConnectResponse, CreateMode, EventKind, Frames, MultiResult, OpCode, Request, Response, Stat, WatchEvent,
+    encode_error,
 };
 
 use super::*;
@@ -53,14 +54,18 @@ impl Peer {
     }
 
     fn connect(&mut self) {
+        self.connect_at(NOW);
+    }
+
+    fn connect_at(&mut self, now: Time) {
         while !matches!(self.engine.poll_command(), Some(Command::Connect(_))) {
             let at = self.engine.next_timeout().unwrap();
             self.engine.advance(at);
         }
-        self.engine.connected(NOW, "local");
+        self.engine.connected(now, "local");
         self.engine.output().clear();
         self.read.clear();
-        assert!(self.engine.received(NOW, &welcome()).is_continue());
+        assert!(self.engine.received(now, &welcome()).is_continue());
     }
 
     /// Returns the types of the requests on this connection that the server has not answered yet.
@@ -77,19 +82,32 @@ impl Peer {
 
     /// Answers the oldest request that the server has not answered yet.
     fn answer(&mut self) {
+        self.answer_at(NOW);
+    }
+
+    fn answer_at(&mut self, now: Time) {
         let _ = self.sent();
         let (xid, request) = self.read.pop_front().unwrap();
+        let answer = self.serve(&request);
+        self.send_answer(now, xid, answer);
+    }
+
+    fn send_answer(&mut self, now: Time, xid: i32, answer: std::result::Result<Response, Code>) {
         let mut bytes = Vec::new();
-        match self.serve(&request) {
+        match answer {
             Ok(response) => response.encode(xid, 1, &mut bytes).unwrap(),
             Err(code) => encode_error(xid, 1, code, &mut bytes),
         }
-        assert!(self.engine.received(NOW, &bytes).is_continue());
+        assert!(self.engine.received(now, &bytes).is_continue());
     }
 
     fn answer_all(&mut self) {
+        self.answer_all_at(NOW);
+    }
+
+    fn answer_all_at(&mut self, now: Time) {
         while !self.sent().is_empty() {
-            self.answer();
+            self.answer_at(now);
         }
     }
 
@@ -591,6 +609,166 @@ fn multi_lock_that_lost_a_node_during_a_reconnect_is_not_granted() {
         let [node] = &peer.engine.nodes_of(member, owner)[..] else { panic!("each member has one node") };
         assert!(peer.nodes.contains(node), "{node} is deleted");
     }
+}
+
+/// The owner holds one member of a multi-lock. The process is stopped beyond the session lease of this hold, so the grant
+/// of the other member waits until the hold is verified. In the meantime, the node of the other member is deleted.
+#[test]
+fn member_whose_node_is_deleted_before_its_grant_is_not_held() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    let members = ["/a", "/b"].map(|path| peer.engine.add_lock(path, Recipe::Queue(Mode::Mutex)));
+    let [held, wanted] = members;
+    let (both, owner) = (peer.engine.add_lock("", Recipe::MultiLock(Box::new(members))), Owner::task(1));
+    peer.nodes.extend(["/a", "/b"].map(str::to_owned));
+    peer.engine.acquire(NOW, held, owner, AcquireLimit::Unlimited);
+    peer.answer_all();
+    assert_eq!(peer.answers().len(), 1);
+    let op = peer.engine.acquire(NOW + Duration::from_secs(7), both, owner, AcquireLimit::Unlimited);
+    assert_eq!(peer.sent(), [OpCode::Create2, OpCode::GetChildren2]);
+    let resumed = NOW + Duration::from_secs(9);
+    peer.answer_at(resumed);
+    peer.answer_at(resumed);
+    assert_eq!(peer.answers(), [], "the first hold is not verified yet");
+    peer.engine.disconnected(resumed, "closed");
+    peer.nodes.retain(|node| !node.starts_with("/b/"));
+    let other = "/b/_c_00000000-0000-0000-0000-000000000000-lock-0000000000";
+    peer.nodes.insert(other.to_owned());
+    let mut now = NOW + Duration::from_secs(60);
+    peer.connect_at(now);
+    let mut advance = |peer: &mut Peer| {
+        now = now + Duration::from_millis(10);
+        if !peer.sent().is_empty() {
+            peer.answer_at(now);
+        }
+        peer.engine.advance(now);
+        peer.engine.hold_of(now, wanted, owner).is_some_and(HoldView::is_safe)
+    };
+    for _ in 0..20 {
+        assert!(!advance(&mut peer), "{:?}", peer.nodes);
+    }
+    assert_eq!(peer.answers(), [], "the acquire waits behind the other client");
+    peer.nodes.remove(other);
+    let mut bytes = Vec::new();
+    WatchEvent { kind: EventKind::Deleted, state: 3, path: other.to_owned() }.encode(-1, &mut bytes);
+    assert!(peer.engine.received(NOW + Duration::from_secs(61), &bytes).is_continue());
+    assert!((0..100).any(|_| advance(&mut peer)));
+    assert!(matches!(&peer.answers()[..], [(answered, Ok(Answer::Acquired(_)))] if *answered == op));
+}
+
+/// An owner waits for two read locks of one path, with a writer between them.
+#[test]
+fn second_read_lock_of_an_owner_is_granted_with_the_first() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    peer.nodes.insert("/l".to_owned());
+    let [first, second] = [Mode::Read; 2].map(|mode| peer.engine.add_lock("/l", Recipe::Queue(mode)));
+    let writer = peer.engine.add_lock("/l", Recipe::Queue(Mode::Write));
+    let (holder, reader, other) = (Owner::task(1), Owner::task(2), Owner::task(3));
+    let acquires = [(writer, holder), (first, reader), (writer, other), (second, reader)];
+    let [_, one, writes, two] = acquires.map(|(lock, owner)| {
+        let op = peer.engine.acquire(NOW, lock, owner, AcquireLimit::Unlimited);
+        peer.answer_all();
+        op
+    });
+    assert_eq!(peer.answers().len(), 1, "the first writer has acquired the lock");
+    let path = peer.engine.nodes_of(writer, holder).pop().unwrap();
+    peer.engine.release(NOW, writer, holder, false);
+    peer.answer_all();
+    let mut bytes = Vec::new();
+    WatchEvent { kind: EventKind::Deleted, state: 3, path }.encode(-1, &mut bytes);
+    assert!(peer.engine.received(NOW, &bytes).is_continue());
+    peer.answer_all();
+    let answers = peer.answers();
+    let is_granted = |op| answers.iter().any(|(answered, result)| *answered == op && result.is_ok());
+    assert_eq!([one, two, writes].map(is_granted), [true, true, false], "{answers:?}");
+}
+
+#[test]
+fn leases_that_do_not_fit_into_one_transaction_are_refused_at_once() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    let semaphore = peer.engine.add_lock("/s", Recipe::Semaphore(100_000));
+    // Another client has the inner mutex.
+    peer.nodes.insert("/s/locks/_c_00000000-0000-0000-0000-000000000000-lock-0000000000".to_owned());
+    let (op, _) = peer.engine.acquire_leases(NOW, semaphore, 50_000, AcquireLimit::Unlimited);
+    peer.answer_all();
+    let [(answered, Err(error))] = &peer.answers()[..] else { panic!("the acquire must fail") };
+    assert_eq!((*answered, error.status()), (op, Status::Invalid), "{error}");
+}
+
+#[test]
+fn multi_lock_waits_if_a_transaction_reports_the_end_of_its_session() {
+    for code in [Code::SESSION_MOVED, Code::SESSION_EXPIRED] {
+        let mut peer = Peer::new("");
+        peer.connect();
+        peer.answer_all();
+        let members = ["/a", "/b"].map(|path| peer.engine.add_lock(path, Recipe::Queue(Mode::Mutex)));
+        let lock = peer.engine.add_lock("", Recipe::MultiLock(Box::new(members)));
+        let op = peer.engine.acquire(NOW, lock, Owner::task(1), AcquireLimit::Unlimited);
+        assert_eq!(peer.sent().first(), Some(&OpCode::Multi));
+        let (xid, _) = peer.read.pop_front().unwrap();
+        let results = [code, Code::RUNTIME_INCONSISTENCY].map(MultiResult::Err);
+        let mut bytes = Vec::new();
+        Response::Multi(results.to_vec()).encode(xid, 1, &mut bytes).unwrap();
+        assert!(peer.engine.received(NOW, &bytes).is_break(), "the client leaves the connection");
+        assert_eq!(peer.answers(), []);
+        peer.nodes.extend(["/a", "/b"].map(str::to_owned));
+        peer.connect();
+        peer.answer_all();
+        assert!(matches!(&peer.answers()[..], [(answered, Ok(_))] if *answered == op), "{code}");
+    }
+}
+
+/// Acquires a multi-lock of `/a` and `/b` for two minutes, and returns how often it leaves its queues because of a
+/// suspected deadlock. Another client has `nodes` in these queues. Each node is a directory and a number, which is the
+/// sequence number and the creation zxid. Nodes with numbers above a million are always behind the multi-lock.
+fn displacements(nodes: &[(&str, i64)]) -> usize {
+    let mut peer = Peer::new("");
+    peer.connect();
+    peer.answer_all();
+    let members = ["/a", "/b"].map(|path| peer.engine.add_lock(path, Recipe::Queue(Mode::Mutex)));
+    let lock = peer.engine.add_lock("", Recipe::MultiLock(Box::new(members)));
+    let other = "_c_00000000-0000-4000-8000-000000000001-lock-";
+    peer.nodes.extend(nodes.iter().map(|(directory, number)| format!("{directory}/{other}{number:010}")));
+    peer.nodes.extend(["/a", "/b"].map(str::to_owned));
+    peer.last_number = 1_000;
+    peer.engine.acquire(NOW, lock, Owner::task(1), AcquireLimit::Unlimited);
+    let (mut now, mut deletions) = (NOW, 0);
+    while now - NOW < Duration::from_secs(120) {
+        while !peer.sent().is_empty() {
+            let (xid, request) = peer.read.pop_front().unwrap();
+            deletions += usize::from(matches!(request, Request::Delete { .. }));
+            let answer = match &request {
+                Request::GetData { path, .. } if path.contains(other) => {
+                    let (_, number) = path.rsplit_once('-').unwrap();
+                    let stat = Stat { ephemeral_owner: 6, czxid: number.parse().unwrap(), ..Stat::default() };
+                    Ok(Response::Data { data: None, stat })
+                }
+                other => peer.serve(other),
+            };
+            peer.send_answer(now, xid, answer);
+        }
+        now = now + Duration::from_millis(100);
+        peer.engine.advance(now);
+    }
+    deletions / members.len()
+}
+
+/// A thread of another client holds both locks, and another thread waits for both locks behind this client.
+#[test]
+fn two_multi_locks_of_another_client_are_no_deadlock() {
+    let (holder, waiter) = (1, 1_000_001);
+    assert_eq!(displacements(&[("/a", holder), ("/b", holder), ("/a", waiter), ("/b", waiter)]), 0);
+    assert_eq!(displacements(&[("/a", holder), ("/a", waiter), ("/b", waiter)]), 0, "the waiter also waits for /a");
+    assert_eq!(displacements(&[("/a", holder), ("/b", holder), ("/b", waiter)]), 0, "the holder also holds /b");
+}
+
+/// One owner, or two threads of one client, hold one lock and wait for the other lock.
+#[test]
+fn repeated_suspicions_of_a_deadlock_become_rarer() {
+    let count = displacements(&[("/a", 1), ("/b", 1_000_001)]);
+    assert!((4..=8).contains(&count), "{count}");
 }
 
 #[test]

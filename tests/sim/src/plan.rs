@@ -255,6 +255,7 @@ fn limits(rng: &mut Rng) -> Limits {
         last_retry: ms(*pick(rng, &[30_000, 500])),
         first_deadlock_check: ms(*pick(rng, &[250, 20])),
         longest_deadlock_check: ms(*pick(rng, &[8_000, 2_000])),
+        longest_pause_after_deadlocks: Limits::default().longest_pause_after_deadlocks,
         deadlock_recheck: ms(*pick(rng, &[100, 5])),
         max_ahead_for_deadlock_check: *pick(rng, &[16, 1, 3]),
         directory_cache: DirectoryCacheLimits {
