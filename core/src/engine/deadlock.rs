@@ -20,6 +20,9 @@ use crate::recipe::{Contender, Participant, ParticipantQuery};
 use crate::session::MachineId;
 use crate::time::Time;
 
+/// Nodes, each with its directory, by the session and the transaction that created them.
+type Transactions<'a> = BTreeMap<(i64, i64), Vec<(&'a str, &'a Participant)>>;
+
 impl Engine {
     /// Starts the detection for an operation that has joined several queues.
     pub(super) fn start_deadlock_detection(&mut self, now: Time, op: OpId) {
@@ -97,50 +100,48 @@ impl Engine {
     }
 }
 
-/// Returns the pairs of nodes that may form a deadlock with `own`. Both nodes of a pair belong to the same session. One
-/// node holds a lock for which `own` waits, and the other node waits behind `own` in another queue. A client creates
-/// such nodes if it acquires locks one after the other, because it keeps its earlier locks while it waits for the next
-/// lock.
+/// Returns pairs of nodes that may form a deadlock with `own`. Both nodes of a pair belong to the same session. One node
+/// holds a lock for which `own` waits, and the other node waits behind `own` in another queue. A client creates such
+/// nodes if it acquires locks one after the other, because it keeps its earlier locks while it waits for the next lock.
 ///
 /// However, the nodes of a pair can also belong to two threads of one client, which do not wait for each other. If one
 /// transaction has created all nodes of an acquire, these nodes have the same creation zxid. The function then omits
 /// pairs of two such threads: the waiter also waits for the holder's lock, or the holder is also ahead of `own` in the
 /// waiter's queue. An owner never waits in a queue in which it already has a node, except for a nested read lock, whose
 /// node is directly behind the owner's write node.
+///
+/// Because a session can have many nodes, the result contains at most one pair for each transaction of a holder. The
+/// waiter of this pair is the oldest one, so a deadlock of a later waiter is found after this waiter has gone.
 fn wait_cycles(queues: &[Participant], own: &Contender) -> BTreeSet<(String, String)> {
     let own: BTreeSet<&str> = own.node_paths().collect();
     let mut queue_of: BTreeMap<&str, Vec<&Participant>> = BTreeMap::new();
     for node in queues {
         queue_of.entry(parent(&node.node_path)).or_default().push(node);
     }
-    let (mut ahead, mut behind) = (Vec::new(), BTreeMap::<i64, Vec<_>>::new());
-    // The directories in which a contender has a node ahead of `own`, and those in which it has a node behind.
+    // The nodes that hold a lock ahead of `own`, and those that wait behind it, for each session and transaction.
+    let (mut holders, mut waiters) = (Transactions::new(), Transactions::new());
+    // The directories in which a transaction has created a node ahead of `own`, and behind it.
     let (mut is_ahead, mut is_behind) = (BTreeSet::new(), BTreeSet::new());
     for (&directory, queue) in &queue_of {
         let Some(at) = queue.iter().position(|node| own.contains(node.node_path.as_str())) else { continue };
         for (place, &node) in queue.iter().enumerate() {
-            match place.cmp(&at) {
-                Ordering::Less => {
-                    is_ahead.insert((directory, node.czxid));
-                    ahead.extend(node.holds.then_some((directory, node)));
-                }
-                Ordering::Equal => {}
-                Ordering::Greater => {
-                    is_behind.insert((directory, node.czxid));
-                    behind.entry(node.session_id).or_default().extend((!node.holds).then_some((directory, node)));
-                }
+            let (side, nodes, is_wanted) = match place.cmp(&at) {
+                Ordering::Less => (&mut is_ahead, &mut holders, node.holds),
+                Ordering::Equal => continue,
+                Ordering::Greater => (&mut is_behind, &mut waiters, !node.holds),
+            };
+            side.insert((directory, node.czxid));
+            if is_wanted {
+                nodes.entry((node.session_id, node.czxid)).or_default().push((directory, node));
             }
         }
     }
-    let mut cycles = BTreeSet::new();
-    for (held, holder) in ahead {
-        for &(wanted, waiter) in behind.get(&holder.session_id).into_iter().flatten() {
-            let have_two_owners =
-                is_behind.contains(&(held, waiter.czxid)) || is_ahead.contains(&(wanted, holder.czxid));
-            if held != wanted && !have_two_owners {
-                cycles.insert((holder.node_path.clone(), waiter.node_path.clone()));
-            }
-        }
-    }
-    cycles
+    let pair = |(&(session_id, zxid), held): (&(i64, i64), &Vec<(&str, &Participant)>)| {
+        waiters.range((session_id, i64::MIN)..=(session_id, i64::MAX)).find_map(|(&(_, later), wanted)| {
+            let (_, holder) = held.iter().find(|(directory, _)| !is_behind.contains(&(*directory, later)))?;
+            let (_, waiter) = wanted.iter().find(|(directory, _)| !is_ahead.contains(&(*directory, zxid)))?;
+            Some((holder.node_path.clone(), waiter.node_path.clone()))
+        })
+    };
+    holders.iter().filter_map(pair).collect()
 }
