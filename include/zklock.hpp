@@ -954,10 +954,8 @@ struct hold {
     bool is_in(const zkl_event &c_event) const noexcept
     {
         if (c_event.token != token || c_event.fencing_pass != pass) return false;
-        return c_event.lock == lock || (c_event.lock == nullptr && is_destroyed(lock));
+        return c_event.lock == lock || (c_event.lock == nullptr && zkl_lock_state(lock) == ZKL_E_HANDLE);
     }
-
-    static bool is_destroyed(zkl_lock *lock) noexcept { return zkl_lock_state(lock) == ZKL_E_HANDLE; }
 };
 
 /**
@@ -984,10 +982,7 @@ public:
         return entries_.emplace_back(entry{who, thread, std::move(holds), std::stop_source()}).source;
     }
 
-    /**
-     * Forgets a hold that has ended. If the program has released a member lock of a multi-lock, the hold of the multi-lock is over, even if its owner
-     * continues to hold other member locks. The library calls this function for every change of a hold.
-     */
+    /** Forgets a hold that has ended. The library calls this function for every change of a hold. */
     static void forget(void *user, const zkl_event *c_event) noexcept
     {
         auto *const self = static_cast<lost_holds *>(static_cast<target *>(user));
@@ -995,9 +990,8 @@ public:
         const std::lock_guard guard(self->mutex_);
         const auto at = self->find(*c_event);
         if (at == self->entries_.end()) return;
-        const bool is_released = c_event->state == ZKL_LOCK_FREE && !hold::is_destroyed(c_event->lock);
         at->holds.erase(std::find_if(at->holds.begin(), at->holds.end(), [c_event](const hold &of) { return of.is_in(*c_event); }));
-        if (!at->holds.empty() && !is_released) return;
+        if (!at->holds.empty()) return;
         replace(at->source, std::stop_source(std::nostopstate));
         self->entries_.erase(at);
     }

@@ -8,7 +8,7 @@ use std::{ptr, slice};
 
 use zklock::internal::PerProcess;
 use zklock::{Lock, LockId, Result};
-use zklock_abi::handle::{Handle, HandleKind, Table};
+use zklock_abi::handle::{self, Handle, HandleKind, Table};
 
 use crate::callback::{ReplaceableListeners, RevocationCallbacks};
 
@@ -41,12 +41,17 @@ impl LockObject {
 
     pub(crate) fn close(&self) -> Result<()> {
         let closed = self.lock.close();
-        if let ([], [handles]) = (self.lock.members(), &*self.handles) {
-            handles.remove(self.lock.id());
-        }
         self.callbacks.close();
         self.on_event.close();
         closed
+    }
+}
+
+impl Drop for LockObject {
+    fn drop(&mut self) {
+        if let ([], [handles]) = (self.lock.members(), &*self.handles) {
+            handles.remove(self.lock.id());
+        }
     }
 }
 
@@ -82,12 +87,15 @@ impl LockHandles {
         self.lock().insert(id, SendableHandle(handle));
     }
 
-    pub(crate) fn remove(&self, id: LockId) {
+    fn remove(&self, id: LockId) {
         self.lock().remove(&id);
     }
 
+    /// Returns the handle of a lock, or NULL if the program has freed the handle. `zklock.hpp` relies on this rule.
     pub(crate) fn find(&self, id: LockId) -> *mut zkl_lock {
-        self.lock().get(&id).map_or(ptr::null_mut(), |handle| handle.0)
+        let handle = self.lock().get(&id).map_or(ptr::null_mut(), |handle| handle.0);
+        // This call can drop the last reference to the object, and `drop` locks the table.
+        if handle::get(handle).is_ok() { handle } else { ptr::null_mut() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LockId, SendableHandle>> {

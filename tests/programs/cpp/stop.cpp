@@ -196,23 +196,6 @@ void every_member_lock_of_a_broken_multi_lock_is_watched()
     }
 }
 
-// A release ends the hold of a multi-lock, although its owner continues to hold one member lock.
-void the_token_of_a_released_multi_lock_does_not_stop()
-{
-    zkl::client client(check::servers);
-    zkl::mutex one(client, fresh_path()), two(client, fresh_path());
-    zkl::multi both(one, two);
-    one.lock();
-    both.lock();
-    const std::stop_token token = both.lost_token(), of_one = one.lost_token();
-    std::atomic<int> ends{0};
-    client.on_event([&](const zkl::event &event) { ends += event.lock_state() == zkl::lock_state::free; });
-    both.unlock();
-    AWAIT(ends == 1);
-    client.close();
-    CHECK(of_one.stop_requested() && !token.stop_requested());
-}
-
 // If a program polls for events but never dispatches, the library keeps at most one token for each thread.
 void tokens_of_holds_that_are_over_are_forgotten()
 {
@@ -364,7 +347,6 @@ int main(int argc, char **argv)
     RUN(every_hold_has_a_token);
     RUN(a_member_lock_is_destroyed_while_it_is_held);
     RUN(every_member_lock_of_a_broken_multi_lock_is_watched);
-    RUN(the_token_of_a_released_multi_lock_does_not_stop);
     RUN(tokens_of_holds_that_are_over_are_forgotten);
     RUN(a_wait_stops);
     RUN(a_wait_stops_at_any_moment);
