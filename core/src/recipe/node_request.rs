@@ -16,7 +16,7 @@ use crate::session::Failure;
 
 /// If another client creates or deletes the node in the meantime, the client repeats a node request at most this number
 /// of times on one connection.
-const MAX_ATTEMPTS: u32 = 3;
+pub(super) const MAX_ATTEMPTS: u32 = 3;
 
 /// The state machine of a node request.
 #[derive(Debug)]
