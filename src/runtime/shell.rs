@@ -287,7 +287,9 @@ impl Shell {
         self.check_process()?;
         let before = before.and_then(|before| before);
         if !is_revocable {
-            drop(self.event_delivery.set_revocable(id, None));
+            if before.is_err() {
+                drop(self.event_delivery.set_revocable(id, None));
+            }
             self.event_delivery.wait_for_revocation_handler(id);
         }
         before?.into_iter().for_each(|before| self.event_delivery.wait_for_removed(before));
