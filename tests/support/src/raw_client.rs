@@ -76,23 +76,34 @@ impl RawClient {
 
     /// Resumes an existing session on a new connection. Returns `None` if the session has expired.
     pub fn attach(address: &str, timeout_ms: i32, session_id: i64, password: &[u8]) -> Option<Self> {
+        Self::try_attach(address, timeout_ms, session_id, password).expect("read the connect response")
+    }
+
+    /// Resumes an existing session as [`attach`](Self::attach) does. Fails if the server closes the connection before it
+    /// answers.
+    fn try_attach(address: &str, timeout_ms: i32, session_id: i64, password: &[u8]) -> io::Result<Option<Self>> {
         let mut stream = TcpStream::connect(address).expect("connect to ZooKeeper");
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let (protocol, last_zxid, read_only) = (0_i32, 0_i64, false);
         let request = RequestBody::default().int(protocol).long(last_zxid).int(timeout_ms).long(session_id);
         send(&mut stream, request.buffer(password).bool(read_only)).expect("send the connect request");
-        let mut reply = receive(&mut stream).expect("read the connect response");
+        let mut reply = receive(&mut stream)?;
         let (_protocol, negotiated) = (reply.int(), reply.int());
         let (session_id, password) = (reply.long(), reply.buffer());
-        (negotiated > 0).then_some(Self { stream, session_id, password, xid: 0 })
+        Ok((negotiated > 0).then_some(Self { stream, session_id, password, xid: 0 }))
     }
 
     /// Closes a session on behalf of its owner. The server deletes its ephemeral nodes immediately. If the owner
     /// resumes the session before that, the server closes this connection, and the function connects again.
     pub fn close_session(address: &str, session_id: i64, password: &[u8]) {
-        while let Some(mut session) = Self::attach(address, 60_000, session_id, password) {
-            if session.try_call(-11, RequestBody::default()).is_ok() {
+        loop {
+            let is_over = match Self::try_attach(address, 60_000, session_id, password) {
+                Ok(Some(mut session)) => session.try_call(-11, RequestBody::default()).is_ok(),
+                Ok(None) => true,
+                Err(_) => false,
+            };
+            if is_over {
                 return;
             }
         }
