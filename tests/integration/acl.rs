@@ -26,6 +26,7 @@ fn servers() -> [&'static ZooKeeper; 2] {
 
 /// Creates a client that authenticates as `user` and sets these options.
 fn client(server: &ZooKeeper, user: &str, options: &[(&str, &str)]) -> Client {
+    create_shared_parent(server);
     let mut config = Config::new();
     if !user.is_empty() {
         config = config.add_auth("digest", format!("{user}:secret"));
@@ -40,11 +41,16 @@ fn raw_as(server: &ZooKeeper, user: &str) -> RawClient {
     raw
 }
 
+/// Creates the parent of the paths of all tests, unless it exists. A client with the option `acl.parents` would otherwise
+/// create the parent with permissions that exclude the other tests.
+fn create_shared_parent(server: &ZooKeeper) {
+    let _ = raw(server).create(path("").rsplit_once('/').unwrap().0, b"", flags::PERSISTENT);
+}
+
 /// Creates a persistent directory with the given permissions for everyone.
 fn directory(server: &ZooKeeper, name: &str, permissions: i32) -> String {
     let path = path(name);
-    // All tests share the parent, so it may exist.
-    let _ = raw(server).create(path.rsplit_once('/').unwrap().0, b"", flags::PERSISTENT);
+    create_shared_parent(server);
     create_directory(server, &path, permissions);
     path
 }
