@@ -2205,7 +2205,8 @@ typedef void (*zkl_semaphore_revocable_cb)(void *user, zkl_semaphore *semaphore)
  * A later call of zkl_set_revocable replaces the callback. If `cb` is NULL, the call removes the callback and calls
  * `user_drop` at once. After the function has returned, the previous callback is not running on another thread, and the
  * library does not call this callback again. If the previous callback itself calls zkl_set_revocable, the function does not
- * wait. If `cb` is NULL, this rule also applies to a call that fails with ZKL_E_CLOSED.
+ * wait. A call with a NULL `cb` also waits for the previous callback if it fails with ZKL_E_CLOSED, because the callback of a
+ * closed lock can still be running.
  *
  * If `user_drop` is not NULL, the library calls `user_drop` after the callback is replaced, or after the lock or its client is
  * freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock when

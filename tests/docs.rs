@@ -384,6 +384,8 @@ fn numbers_of_the_code() -> Vec<Quoted> {
     let first = (limit("first_deadlock_check") + recheck) as f64 / 1000.0;
     let longest = (1000 * limit("longest_deadlock_check") + recheck) as f64 / 1000.0;
     let deadlock_detection = format!("{first} to {longest}");
+    let pause = limit("longest_pause_after_deadlocks");
+    let servers_listed = constant("core/src/session/mod.rs", "MAX_SERVERS_LISTED");
     let sessions = in_words(setting("tests/chaos/src/run.rs", "session_timeout: Duration::from_secs("));
     vec![
         quoted("docs/guarantees.md", "schedules a second, and ", " deliberate bugs", deliberate_bugs()),
@@ -419,6 +421,10 @@ fn numbers_of_the_code() -> Vec<Quoted> {
             limit("max_ahead_for_deadlock_check"),
         ),
         quoted("docs/curator.md", "detects this deadlock after ", " seconds", deadlock_detection),
+        quoted("docs/curator.md", "can take twice as long, up to ", " seconds", pause),
+        quoted("docs/interop.md", "as the one before, up to ", " seconds", pause),
+        quoted("docs/decisions/0006-several-nodes-one-transaction.md", "therefore doubles, up to ", " seconds", pause),
+        quoted("docs/errors.md", "The message lists up to ", " servers", in_words(servers_listed)),
         quoted("docs/observability.md", "The upper limit of the first bucket is ", " µs", first_bucket),
         quoted("docs/observability.md", "doubles from one bucket to the next, up to ", " s", last_bucket),
         quoted(

@@ -129,8 +129,7 @@ func WithEventHandler(handler func(Event)) Option {
 }
 
 // Connect makes a client, and waits until the client has a session. The list of servers has the form
-// "host:2181,host:2181/chroot". If the context ends first, Connect fails,
-// and the error says why no server has answered yet.
+// "host:2181,host:2181/chroot". If the context ends first, Connect fails, and the error says why no server has answered yet.
 func Connect(ctx context.Context, servers string, options ...Option) (*Client, error) {
 	if ctx.Err() != nil {
 		return nil, contextEnded(ctx, servers)

@@ -94,7 +94,8 @@ impl LockHandles {
     /// Returns the handle of a lock, or NULL if the program has freed the handle. `zklock.hpp` relies on this rule.
     pub(crate) fn find(&self, id: LockId) -> *mut zkl_lock {
         let handle = self.lock().get(&id).map_or(ptr::null_mut(), |handle| handle.0);
-        // This call can drop the last reference to the object, and `drop` locks the table.
+        // This call can drop the last reference to the object, which then locks the table. The table must therefore not be
+        // locked here.
         if handle::get(handle).is_ok() { handle } else { ptr::null_mut() }
     }
 

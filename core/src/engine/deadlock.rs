@@ -111,7 +111,8 @@ impl Engine {
 /// node is directly behind the owner's write node.
 ///
 /// Because a session can have many nodes, the result contains at most one pair for each transaction of a holder. The
-/// waiter of this pair is the oldest one, so a deadlock of a later waiter is found after this waiter has gone.
+/// oldest waiter stands for the later ones: while it waits, the pair remains suspect, and after it has gone, the next
+/// check finds a later waiter.
 fn wait_cycles(queues: &[Participant], own: &Contender) -> BTreeSet<(String, String)> {
     let own: BTreeSet<&str> = own.node_paths().collect();
     let mut queue_of: BTreeMap<&str, Vec<&Participant>> = BTreeMap::new();
@@ -121,14 +122,14 @@ fn wait_cycles(queues: &[Participant], own: &Contender) -> BTreeSet<(String, Str
     // The nodes that hold a lock ahead of `own`, and those that wait behind it, for each session and transaction.
     let (mut holders, mut waiters) = (Transactions::new(), Transactions::new());
     // The directories in which a transaction has created a node ahead of `own`, and behind it.
-    let (mut is_ahead, mut is_behind) = (BTreeSet::new(), BTreeSet::new());
+    let (mut ahead, mut behind) = (BTreeSet::new(), BTreeSet::new());
     for (&directory, queue) in &queue_of {
         let Some(at) = queue.iter().position(|node| own.contains(node.node_path.as_str())) else { continue };
         for (place, &node) in queue.iter().enumerate() {
             let (side, nodes, is_wanted) = match place.cmp(&at) {
-                Ordering::Less => (&mut is_ahead, &mut holders, node.holds),
+                Ordering::Less => (&mut ahead, &mut holders, node.holds),
                 Ordering::Equal => continue,
-                Ordering::Greater => (&mut is_behind, &mut waiters, !node.holds),
+                Ordering::Greater => (&mut behind, &mut waiters, !node.holds),
             };
             side.insert((directory, node.czxid));
             if is_wanted {
@@ -138,8 +139,8 @@ fn wait_cycles(queues: &[Participant], own: &Contender) -> BTreeSet<(String, Str
     }
     let pair = |(&(session_id, zxid), held): (&(i64, i64), &Vec<(&str, &Participant)>)| {
         waiters.range((session_id, i64::MIN)..=(session_id, i64::MAX)).find_map(|(&(_, later), wanted)| {
-            let (_, holder) = held.iter().find(|(directory, _)| !is_behind.contains(&(*directory, later)))?;
-            let (_, waiter) = wanted.iter().find(|(directory, _)| !is_ahead.contains(&(*directory, zxid)))?;
+            let (_, holder) = held.iter().find(|(directory, _)| !behind.contains(&(*directory, later)))?;
+            let (_, waiter) = wanted.iter().find(|(directory, _)| !ahead.contains(&(*directory, zxid)))?;
             Some((holder.node_path.clone(), waiter.node_path.clone()))
         })
     };

@@ -615,7 +615,7 @@ impl Engine {
         self.ops_by_owner.range(all_owners).flat_map(|(_, calls)| calls.clone()).collect()
     }
 
-    /// Returns whether an operation acquires the lock. The time does not depend on the number of operations.
+    /// Returns whether an operation acquires the lock. The method stops at the first such operation.
     pub(super) fn has_pending_acquire(&self, lock: LockId) -> bool {
         let (first, last) = Owner::ALL;
         let mut calls = self.ops_by_owner.range((lock, first)..=(lock, last)).flat_map(|(_, calls)| calls);

@@ -66,9 +66,11 @@ impl Engine {
     }
 
     fn join_inner_mutex(&mut self, now: Time, op: OpId, semaphore: LockId) {
-        let Some(leases) = self.lease_request(op, semaphore, 0) else { return };
-        // The acquire fails at once, and not only after it has acquired the inner mutex.
-        if let Some(error) = self.transaction_size_error(op, &[leases]) {
+        // An acquire of too many leases fails at once, and not only after it has acquired the inner mutex.
+        if self.pending_acquire(op).is_some_and(|acquire| acquire.quantity > 1)
+            && let Some(leases) = self.lease_request(op, semaphore, 0)
+            && let Some(error) = self.transaction_size_error(op, &[leases])
+        {
             return self.fail_op(now, op, error);
         }
         let Some(wanted) = self.locks.get(&semaphore) else { return };

@@ -34,8 +34,7 @@ impl Shell {
         state.engine.start_loading(&state.inputs.names());
         state.socket_state = SocketState::Loading(server);
         if let Err(error) = self.start_loading_thread(state) {
-            state.socket_state = SocketState::Idle;
-            state.engine.out_of_resources(now, error.message());
+            lack_resources(state, now, error.message());
         }
     }
 
@@ -150,9 +149,8 @@ impl Shell {
         match started {
             Ok(()) => state.resolving.push(server),
             Err(cause) => {
-                state.socket_state = SocketState::Idle;
                 let cause = format!("its name cannot be resolved, because no thread can be started: {cause}");
-                state.engine.out_of_resources(now, &cause);
+                lack_resources(state, now, &cause);
             }
         }
     }
@@ -217,8 +215,7 @@ impl Shell {
                 Err(error) => {
                     if let Some(what) = exhausted_resource(&error) {
                         // This machine lacks a resource, so an attempt with another address would fail too.
-                        state.socket_state = SocketState::Idle;
-                        return state.engine.out_of_resources(now, &format!("{what} ({error})"));
+                        return lack_resources(state, now, &format!("{what} ({error})"));
                     }
                     cause = error.to_string();
                 }
@@ -261,4 +258,10 @@ impl Shell {
         state.socket_state = SocketState::Idle;
         state.engine.disconnected(now, cause);
     }
+}
+
+/// Ends an attempt to connect, because this machine lacks a resource.
+fn lack_resources(state: &mut State, now: Time, cause: &str) {
+    state.socket_state = SocketState::Idle;
+    state.engine.out_of_resources(now, cause);
 }

@@ -285,7 +285,7 @@ static bool forbid_threads(void)
     return pthread_create(&thread, NULL, nothing, NULL) != 0;
 }
 
-/* The library resolves a name on a thread of its own. If the thread cannot start, the error names the missing resource. */
+/* The library resolves each name on a separate thread. If this thread cannot start, the error says so. */
 static void names_need_threads(void)
 {
     fflush(NULL);

@@ -862,16 +862,15 @@ void destructors_wait_for_revocation_callbacks()
 void a_callback_may_remove_itself_at_once()
 {
     zkl::detail::listening registration;
-    int destroyed = 0;
-    const std::shared_ptr<int> counter(&destroyed, [](int *count) { ++*count; });
-    zkl::detail::target *const target = zkl::detail::make_event_callback([counter = counter] {}, zkl::detail::ignore());
+    const auto used = std::make_shared<int>();
+    zkl::detail::target *const target = zkl::detail::make_event_callback([used] {}, zkl::detail::ignore());
     const bool is_added = registration.add(target, {}, [&] {
         // The callback calls on_event(nullptr). The library then drops its reference to the callback.
         registration.reset();
         target->release();
         return ZKL_OK;
     });
-    CHECK(is_added && registration.get() == nullptr && counter.use_count() == 1);
+    CHECK(is_added && registration.get() == nullptr && used.use_count() == 1);
 }
 
 // Holds, callbacks and settings move with the object.

@@ -1,6 +1,7 @@
 //! A blocking ZooKeeper client in plain `std::net`. It shares no code with the client under test, so that tests can use
 //! it to observe the server independently.
 
+use std::io::ErrorKind::{ConnectionReset, UnexpectedEof};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -101,7 +102,8 @@ impl RawClient {
             let is_over = match Self::try_attach(address, 60_000, session_id, password) {
                 Ok(Some(mut session)) => session.try_call(-11, RequestBody::default()).is_ok(),
                 Ok(None) => true,
-                Err(_) => false,
+                Err(error) if matches!(error.kind(), UnexpectedEof | ConnectionReset) => false,
+                Err(error) => panic!("read the connect response: {error}"),
             };
             if is_over {
                 return;
