@@ -600,10 +600,7 @@ impl Engine {
     fn apply_output(&mut self, now: Time, machine_id: MachineId, role: Role, output: Output) {
         match (role, output) {
             (Role::Acquiring(op), Output::Acquired) => self.on_acquired(now, machine_id, op),
-            (Role::Acquiring(op), Output::WouldBlock) => {
-                self.detach_from_op(machine_id);
-                self.fail_would_block(now, op);
-            }
+            (Role::Acquiring(op), Output::WouldBlock) => self.fail_would_block(now, op),
             (Role::Acquiring(op), Output::Failed(error)) => {
                 self.detach_from_op(machine_id);
                 self.fail_op(now, op, error);

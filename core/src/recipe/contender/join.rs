@@ -58,15 +58,14 @@ impl Contender {
     /// Handles the list of a directory that the contender requested before its create request. The server would give
     /// the sequence number `next` to the next node in the directory.
     fn on_check_list(&mut self, cx: &mut Context<'_>, at: usize, children: &[String], next: i64) -> Option<Output> {
-        let QueueSlot { request, name_prefix, position, .. } = self.slots.get_mut(at)?;
+        let QueueSlot { request, name_prefix, .. } = self.slots.get(at)?;
         let own = format!("{name_prefix}{next:0digits$}", digits = name::DIGITS);
         match position_of(rank(children, &own, request.mode, request.with_kazoo, &[]), &request.directory) {
             Ok(Position::First) => {}
-            Ok(ahead) => {
-                *position = ahead;
+            Ok(position) => {
                 cx.caches.record_contended(&request.directory);
                 self.has_waited = true;
-                self.phase = Phase::Gone;
+                self.set_join_step(JoinStep::Blocked { at, position });
                 return Some(Output::WouldBlock);
             }
             Err(error) => {
@@ -77,7 +76,7 @@ impl Contender {
         if self.is_any_list_pending() {
             return None;
         }
-        let is_missing = self.join_step() == Some(JoinStep::Checking { is_directory_missing: true });
+        let is_missing = self.join_step() == Some(&JoinStep::Checking { is_directory_missing: true });
         self.begin_cache_use(cx);
         match is_missing {
             true => self.join_with_directories(cx),
@@ -150,13 +149,13 @@ impl Contender {
     }
 
     pub(super) fn list(&mut self, cx: &mut Context<'_>, at: usize) {
-        let is_creating = self.join_step() == Some(JoinStep::Creating);
-        let Some(slot) = self.slots.get_mut(at) else { return };
-        if self.phase == Phase::Queued {
-            slot.position = Position::Unknown;
+        if let Some((_, queued)) = self.queued_mut(at) {
+            queued.position = Position::Unknown;
         }
+        let is_joining_or_queued = self.is_queued() || self.join_step() == Some(&JoinStep::Creating);
+        let Some(slot) = self.slots.get_mut(at) else { return };
         slot.is_list_pending = true;
-        let is_watched = slot.request.mode == Mode::Lease && (self.phase == Phase::Queued || is_creating);
+        let is_watched = slot.request.mode == Mode::Lease && is_joining_or_queued;
         match is_watched {
             true => cx.watch_children(RequestKind::List(at), &slot.request.directory),
             false => cx.send(RequestKind::List(at), &list(&slot.request.directory)),
@@ -192,7 +191,7 @@ impl Contender {
 
     fn on_created(&mut self, cx: &mut Context<'_>, zxid: i64, result: Result<Response, Failure>) -> Option<Output> {
         let is_leaving = self.phase == Phase::Leaving(Leaving::Creating);
-        if !is_leaving && self.join_step() != Some(JoinStep::Creating) {
+        if !is_leaving && self.join_step() != Some(&JoinStep::Creating) {
             return None;
         }
         let (at, result) = match result.map(|response| parse_create_response(response, zxid)) {
@@ -274,7 +273,7 @@ impl Contender {
             self.delete_known_nodes(cx);
             return None;
         }
-        self.phase = Phase::Queued;
+        self.start_queuing();
         self.watch_for_revocation(cx);
         self.check_sequences(cx).or_else(|| self.update_positions(cx))
     }
@@ -326,14 +325,17 @@ impl Contender {
             Err(failure) => return self.on_list_refused(cx, at, failure),
             Ok(other) => return self.on_unexpected_response(cx, &other, "getChildren2"),
         };
-        match self.phase {
+        match &self.phase {
             Phase::Joining(Joining { step, .. }) => match step {
                 JoinStep::Checking { .. } => self.on_check_list(cx, at, &children, next),
                 JoinStep::DirectoryMissing { .. } if !self.is_any_list_pending() => self.on_directory_missing(cx),
                 JoinStep::CreateUnknown => self.match_found_nodes(cx, at, children, false),
-                JoinStep::NotBegun | JoinStep::Creating | JoinStep::DirectoryMissing { .. } => None,
+                JoinStep::NotBegun
+                | JoinStep::Blocked { .. }
+                | JoinStep::Creating
+                | JoinStep::DirectoryMissing { .. } => None,
             },
-            Phase::Queued => self.rank(cx, at, &children),
+            Phase::Queued(_) => self.rank(cx, at, &children),
             Phase::Leaving(Leaving::Searching) => self.match_found_nodes(cx, at, children, true),
             Phase::Acquired | Phase::Leaving(_) | Phase::Gone => None,
         }
@@ -345,7 +347,7 @@ impl Contender {
 
     fn on_list_refused(&mut self, cx: &mut Context<'_>, at: usize, failure: Failure) -> Option<Output> {
         let error = self.read_error(failure, "listing", self.directory(at));
-        match self.phase {
+        match &self.phase {
             Phase::Joining(Joining { step, .. }) => match step {
                 JoinStep::Checking { .. } => self.fail(cx, error),
                 JoinStep::DirectoryMissing { .. } if !self.is_any_list_pending() => self.fail(cx, error),
@@ -354,9 +356,12 @@ impl Contender {
                     self.schedule_retry(cx);
                     Some(Output::Failed(error))
                 }
-                JoinStep::NotBegun | JoinStep::Creating | JoinStep::DirectoryMissing { .. } => None,
+                JoinStep::NotBegun
+                | JoinStep::Blocked { .. }
+                | JoinStep::Creating
+                | JoinStep::DirectoryMissing { .. } => None,
             },
-            Phase::Queued => {
+            Phase::Queued(_) => {
                 self.start_leaving(cx);
                 Some(Output::Failed(error))
             }
@@ -425,7 +430,7 @@ impl Contender {
             self.delete_known_nodes(cx);
             return None;
         }
-        self.phase = Phase::Queued;
+        self.start_queuing();
         if self.slots.iter().any(|slot| slot.nodes.len() < slot.request.node_count) {
             return self.on_own_node_removed(cx);
         }

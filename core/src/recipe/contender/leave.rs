@@ -13,19 +13,20 @@ use crate::session::Failure;
 
 impl Contender {
     pub(super) fn leave(&mut self, cx: &mut Context<'_>) -> Option<Output> {
-        match self.phase {
+        match &self.phase {
             Phase::Joining(Joining { step, .. }) => {
                 self.stop_all_waiting(cx);
                 self.phase = match step {
-                    JoinStep::NotBegun | JoinStep::Checking { .. } | JoinStep::DirectoryMissing { .. } => {
-                        return self.finish();
-                    }
+                    JoinStep::NotBegun
+                    | JoinStep::Checking { .. }
+                    | JoinStep::Blocked { .. }
+                    | JoinStep::DirectoryMissing { .. } => return self.finish(),
                     JoinStep::Creating => Phase::Leaving(Leaving::Creating),
                     JoinStep::CreateUnknown => Phase::Leaving(Leaving::Searching),
                 };
                 None
             }
-            Phase::Queued | Phase::Acquired => {
+            Phase::Queued(_) | Phase::Acquired => {
                 self.start_leaving(cx);
                 None
             }
@@ -144,15 +145,15 @@ impl Contender {
     /// session.
     pub(super) fn on_retry(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         self.retry.state = RetryState::Idle;
-        match self.phase {
+        match &self.phase {
             Phase::Leaving(Leaving::Deleting(_)) => self.delete(cx),
             Phase::Joining(Joining { step: JoinStep::CreateUnknown, .. }) | Phase::Leaving(Leaving::Searching)
                 if cx.session.is_connected() =>
             {
                 self.find_nodes(cx);
             }
-            Phase::Queued if cx.session.is_connected() => self.verify_session_and_list(cx),
-            Phase::Joining(_) | Phase::Queued | Phase::Acquired | Phase::Leaving(_) | Phase::Gone => {}
+            Phase::Queued(_) if cx.session.is_connected() => self.verify_session_and_list(cx),
+            Phase::Joining(_) | Phase::Queued(_) | Phase::Acquired | Phase::Leaving(_) | Phase::Gone => {}
         }
         None
     }

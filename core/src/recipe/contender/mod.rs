@@ -85,7 +85,7 @@ pub(crate) enum Input<'a> {
 pub(crate) enum Output {
     /// The contender has acquired its locks: its nodes belong to the current session, and no node ahead excludes them.
     Acquired,
-    /// The contender makes only a single attempt, but would have to wait. The contender has left or is leaving.
+    /// The contender makes only a single attempt, but would have to wait. The engine must make it leave.
     WouldBlock,
     /// The number of free leases is too small, so the contender waits.
     TooFewLeases,
@@ -160,27 +160,21 @@ pub(crate) struct Contender {
     retry: RetryTimer,
 }
 
-/// The state of a contender in one directory. The phases share this data, because most of it outlives a phase. For
-/// example, the position is known from the list that the contender requests before it joins, and it is still the reason
-/// of a failure after the contender has left.
+/// The part of a contender that belongs to one directory and remains in all phases.
 #[derive(Debug)]
 struct QueueSlot {
     request: QueueRequest,
     /// The name of the nodes without the sequence number that the server appends.
     name_prefix: String,
+    /// The nodes that the contender has, according to the last reply.
     nodes: Vec<Node>,
-    position: Position,
-    /// True while a list request is in flight.
+    /// True while a list request is in flight. The list that a contender requests together with the creation of its
+    /// nodes arrives in the next phase.
     is_list_pending: bool,
     /// True if the directory caches have recorded that the contender uses this directory.
     is_use_recorded: bool,
     /// The directory cache that ranks the nodes.
     cache: Option<CacheId>,
-    /// The path of a predecessor that the contender is reading. The directory cache contains this predecessor, but not
-    /// the owner of the predecessor.
-    pending_predecessor_read: Option<String>,
-    /// The names of later nodes that have the same sequence number as the contender's own node.
-    ties_behind: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -209,8 +203,9 @@ enum NodeWatch {
 enum Phase {
     /// The contender creates its nodes.
     Joining(Joining),
-    /// The nodes exist. The contender knows the position of each node, or is determining the position.
-    Queued,
+    /// The nodes exist. The contender waits until it is first in all its directories. Each element belongs to the slot
+    /// with the same index.
+    Queued(Vec<Queued>),
     /// The contender has acquired its locks.
     Acquired,
     /// The contender no longer wants the lock, but its nodes may exist.
@@ -226,7 +221,7 @@ struct Joining {
     directory_creation: DirectoryCreation,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 enum JoinStep {
     /// The contender has sent no request.
     #[default]
@@ -237,6 +232,9 @@ enum JoinStep {
         /// True if one of the directories does not exist.
         is_directory_missing: bool,
     },
+    /// A list has shown that the contender would have to wait in the directory with the index `at`. The contender has
+    /// written nothing.
+    Blocked { at: usize, position: Position },
     /// The contender has sent the create request, followed by the list requests. The server may first have to answer
     /// requests that create missing directories.
     Creating,
@@ -275,10 +273,22 @@ struct Deleting {
     denied: BTreeSet<NodeIndex>,
 }
 
+/// The state of a contender that waits in one directory.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Queued {
+    position: Position,
+    /// The path of a predecessor that the contender is reading. The directory cache contains this predecessor, but not
+    /// the owner of the predecessor.
+    pending_predecessor_read: Option<String>,
+    /// The names of later nodes that have the same sequence number as the contender's own node.
+    ties_behind: Vec<String>,
+}
+
 /// The position of the nodes in one directory.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 enum Position {
     /// The position is not known yet.
+    #[default]
     Unknown,
     /// Another node is ahead.
     Behind(Predecessor),
@@ -395,7 +405,7 @@ impl Contender {
     /// Returns the full paths of all nodes that probably exist. The result does not include nodes for which the
     /// contender has sent a delete request.
     pub(crate) fn present_nodes(&self) -> impl Iterator<Item = &str> {
-        let is_present = matches!(self.phase, Phase::Queued | Phase::Acquired);
+        let is_present = self.is_queued() || self.is_acquired();
         self.node_paths().filter(move |_| is_present)
     }
 
@@ -422,34 +432,41 @@ impl Contender {
     }
 
     /// Returns the contender's own node and its blocker in the same directory. If the contender has several
-    /// directories, the result is for the first directory in which it must wait. If the contender has already left, the
-    /// result is its last blocker.
+    /// directories, the result is for the first directory in which it must wait.
     pub(crate) fn blocker(&self) -> Option<(Option<&str>, Blocker<'_>)> {
-        self.slots.iter().find_map(|slot| {
-            let blocker = match &slot.position {
-                Position::Behind(Predecessor { path, ahead_count, info, .. }) => {
-                    let is_holder = *ahead_count == 1 && slot.request.mode != Mode::Read;
-                    Blocker::Predecessor { node: path, ahead_count: *ahead_count, is_holder, info: info.as_ref() }
-                }
-                Position::TooFewLeases { taken } => Blocker::TooFewLeases {
-                    directory: &slot.request.directory,
-                    taken: *taken,
-                    max: slot.request.max_leases,
-                },
-                Position::Unknown | Position::First => return None,
-            };
-            Some((slot.nodes.first().map(|node| node.path.as_str()), blocker))
-        })
+        match &self.phase {
+            Phase::Joining(Joining { step: JoinStep::Blocked { at, position }, .. }) => self.blocker_at(*at, position),
+            Phase::Queued(queues) => {
+                queues.iter().enumerate().find_map(|(at, queued)| self.blocker_at(at, &queued.position))
+            }
+            Phase::Joining(_) | Phase::Acquired | Phase::Leaving(_) | Phase::Gone => None,
+        }
+    }
+
+    fn blocker_at<'a>(&'a self, at: usize, position: &'a Position) -> Option<(Option<&'a str>, Blocker<'a>)> {
+        let QueueSlot { request, nodes, .. } = self.slots.get(at)?;
+        let blocker = match position {
+            Position::Behind(Predecessor { path, ahead_count, info, .. }) => {
+                let is_holder = *ahead_count == 1 && request.mode != Mode::Read;
+                Blocker::Predecessor { node: path, ahead_count: *ahead_count, is_holder, info: info.as_ref() }
+            }
+            Position::TooFewLeases { taken } => {
+                Blocker::TooFewLeases { directory: &request.directory, taken: *taken, max: request.max_leases }
+            }
+            Position::Unknown | Position::First => return None,
+        };
+        Some((nodes.first().map(|node| node.path.as_str()), blocker))
     }
 
     /// Returns the number of nodes ahead in the contender's longest queue, or `None` if a position is not known yet.
     pub(crate) fn max_ahead(&self) -> Option<usize> {
-        let ahead = self.slots.iter().map(|slot| match &slot.position {
+        let Phase::Queued(queues) = &self.phase else { return None };
+        let ahead = queues.iter().map(|queued| match &queued.position {
             Position::Behind(predecessor) => Some(predecessor.ahead_count),
             Position::First => Some(0),
             Position::Unknown | Position::TooFewLeases { .. } => None,
         });
-        ahead.collect::<Option<Vec<_>>>().filter(|_| self.phase == Phase::Queued)?.into_iter().max()
+        ahead.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
     /// Returns whether another client has requested a revocation from the contender. Only a revocable contender reads
@@ -483,7 +500,7 @@ impl Contender {
 
     /// Returns whether the contender has not yet begun to join.
     pub(crate) fn has_not_joined(&self) -> bool {
-        self.join_step() == Some(JoinStep::NotBegun)
+        self.join_step() == Some(&JoinStep::NotBegun)
     }
 
     /// Returns a node in `directory` that the client may not delete, if the node belongs to this session.
@@ -574,7 +591,7 @@ impl Contender {
             // The cache has ended. The new contender will not receive the event that reports this, because the event
             // goes to the id of the old contender.
             if slot.cache.is_some_and(|cache| !cx.caches.contains(cache)) {
-                slot.detach_cache(true);
+                slot.detach_cache();
             }
             let single = Self::with_slots(vec![slot], false);
             (own, Self { phase: Phase::Acquired, session_id, is_revocable, ..single })
@@ -583,8 +600,8 @@ impl Contender {
     }
 
     /// Returns the step of a contender that is joining.
-    fn join_step(&self) -> Option<JoinStep> {
-        match self.phase {
+    fn join_step(&self) -> Option<&JoinStep> {
+        match &self.phase {
             Phase::Joining(Joining { step, .. }) => Some(step),
             _ => None,
         }
@@ -595,6 +612,21 @@ impl Contender {
         if let Phase::Joining(Joining { step, .. }) = &mut self.phase {
             *step = to;
         }
+    }
+
+    /// Changes to the phase in which the contender waits.
+    fn start_queuing(&mut self) {
+        self.phase = Phase::Queued(self.slots.iter().map(|_| Queued::default()).collect());
+    }
+
+    fn is_queued(&self) -> bool {
+        matches!(self.phase, Phase::Queued(_))
+    }
+
+    /// Returns the two parts of a waiting contender that belong to one directory. Returns `None` in other phases.
+    fn queued_mut(&mut self, at: usize) -> Option<(&mut QueueSlot, &mut Queued)> {
+        let Phase::Queued(queues) = &mut self.phase else { return None };
+        Some((self.slots.get_mut(at)?, queues.get_mut(at)?))
     }
 
     fn nodes(&self) -> impl Iterator<Item = &Node> {
@@ -622,13 +654,16 @@ impl Contender {
     // Connection and session.
 
     fn send_requests(&mut self, cx: &mut Context<'_>) -> Option<Output> {
-        match self.phase {
+        match &self.phase {
             Phase::Joining(Joining { step, .. }) => match step {
                 JoinStep::NotBegun => self.begin(cx),
                 JoinStep::CreateUnknown => self.find_nodes(cx),
-                JoinStep::Checking { .. } | JoinStep::Creating | JoinStep::DirectoryMissing { .. } => {}
+                JoinStep::Checking { .. }
+                | JoinStep::Blocked { .. }
+                | JoinStep::Creating
+                | JoinStep::DirectoryMissing { .. } => {}
             },
-            Phase::Queued => self.resume_waiting(cx),
+            Phase::Queued(_) => self.resume_waiting(cx),
             Phase::Leaving(Leaving::Searching) => self.find_nodes(cx),
             Phase::Leaving(Leaving::Deleting(_)) => self.delete(cx),
             Phase::Acquired | Phase::Leaving(Leaving::Creating) | Phase::Gone => {}
@@ -637,31 +672,33 @@ impl Contender {
     }
 
     fn on_disconnected(&mut self) -> Option<Output> {
-        for slot in &mut self.slots {
-            if let Position::Behind(predecessor) = &mut slot.position {
-                predecessor.may_have_missed_events = !Mutant::GrantAfterMissedEvents.is_active();
+        if let Phase::Queued(queues) = &mut self.phase {
+            for Queued { position, .. } in queues {
+                if let Position::Behind(predecessor) = position {
+                    predecessor.may_have_missed_events = !Mutant::GrantAfterMissedEvents.is_active();
+                }
             }
-            if !Mutant::KeepCacheAfterDisconnect.is_active() {
-                slot.detach_cache(false);
-            }
+        }
+        if !Mutant::KeepCacheAfterDisconnect.is_active() {
+            (0..self.slots.len()).for_each(|at| self.detach_cache(at, false));
         }
         None
     }
 
     fn on_session_ended(&mut self, cx: &mut Context<'_>, nodes_until: Option<Time>) -> Option<Output> {
         let was_leaving = self.is_leaving();
-        if Mutant::AdoptDeadNode.is_active() && self.phase == Phase::Queued {
+        if Mutant::AdoptDeadNode.is_active() && self.is_queued() {
             self.nodes_mut().for_each(|node| node.watch = NodeWatch::Unset);
             return None;
         }
-        let has_written = match self.phase {
+        let has_written = match &self.phase {
             Phase::Joining(Joining { step, .. }) => matches!(step, JoinStep::Creating | JoinStep::CreateUnknown),
-            Phase::Queued | Phase::Acquired | Phase::Leaving(_) => true,
+            Phase::Queued(_) | Phase::Acquired | Phase::Leaving(_) => true,
             Phase::Gone => false,
         };
         let may_be_left = nodes_until.is_some() && has_written;
         // While the contender searches for its nodes after a lost reply, it may know only some of them.
-        let are_known = matches!(self.phase, Phase::Queued | Phase::Acquired | Phase::Leaving(Leaving::Deleting(_)));
+        let are_known = matches!(self.phase, Phase::Queued(_) | Phase::Acquired | Phase::Leaving(Leaving::Deleting(_)));
         if !may_be_left {
             self.phase = Phase::Gone;
         } else if are_known {
@@ -680,6 +717,20 @@ impl Contender {
         match was_leaving {
             true => (self.phase == Phase::Gone).then_some(Output::Gone),
             false => Some(Output::Removed(Removal::SessionEnded)),
+        }
+    }
+
+    /// Stops using the directory cache of one directory. The contender must now watch the nodes whose changes the cache
+    /// has reported. `was_consistent` is false if the cache may have been wrong before its end.
+    fn detach_cache(&mut self, at: usize, was_consistent: bool) {
+        if let Some((_, Queued { position: Position::Behind(predecessor), .. })) = self.queued_mut(at)
+            && predecessor.watch == NodeWatch::Cached
+        {
+            predecessor.may_have_missed_events |= !was_consistent;
+            predecessor.watch = NodeWatch::Unset;
+        }
+        if let Some(slot) = self.slots.get_mut(at) {
+            slot.detach_cache();
         }
     }
 
@@ -738,12 +789,9 @@ impl QueueSlot {
             name_prefix: [prefix, request.mode.base(), number].concat(),
             request,
             nodes: Vec::new(),
-            position: Position::Unknown,
             is_list_pending: false,
             is_use_recorded: false,
             cache: None,
-            pending_predecessor_read: None,
-            ties_behind: Vec::new(),
         }
     }
 
@@ -758,24 +806,17 @@ impl QueueSlot {
     /// of holds.
     fn free_memory(&mut self) {
         self.request.data = Vec::new();
-        self.ties_behind = Vec::new();
         if !Mutant::TokenIsSequence.is_active() {
             self.name_prefix = String::new();
         }
     }
 
-    /// Stops using the directory cache. The contender must now watch the nodes whose changes the cache has reported.
-    fn detach_cache(&mut self, was_consistent: bool) {
+    /// Stops using the directory cache. The contender must now watch its nodes, whose changes the cache has reported.
+    fn detach_cache(&mut self) {
         self.cache = None;
-        let own = self.nodes.iter_mut().map(|node| &mut node.watch);
-        let ahead = match &mut self.position {
-            Position::Behind(predecessor) if predecessor.watch == NodeWatch::Cached => {
-                predecessor.may_have_missed_events |= !was_consistent;
-                Some(&mut predecessor.watch)
-            }
-            _ => None,
-        };
-        own.chain(ahead).filter(|watch| **watch == NodeWatch::Cached).for_each(|watch| *watch = NodeWatch::Unset);
+        for node in self.nodes.iter_mut().filter(|node| node.watch == NodeWatch::Cached) {
+            node.watch = NodeWatch::Unset;
+        }
     }
 }
 

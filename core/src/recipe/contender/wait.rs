@@ -9,8 +9,8 @@ use std::time::Duration;
 use zklock_proto::{Code, EventKind, Request, Response};
 
 use super::{
-    Contender, JoinStep, Node, NodeWatch, Output, Phase, Position, Predecessor, PredecessorInfo, QueueSlot, REVOKE,
-    Removal, RetryState, name_of,
+    Contender, JoinStep, Leaving, Node, NodeWatch, Output, Phase, Position, Predecessor, PredecessorInfo, QueueRequest,
+    QueueSlot, Queued, REVOKE, Removal, RetryState, name_of,
 };
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
@@ -34,7 +34,7 @@ impl Contender {
             self.set_missing_watches(cx);
         }
         for at in 0..self.slots.len() {
-            if self.slots.get(at).is_some_and(|slot| slot.position == Position::Unknown) {
+            if self.queued_mut(at).is_some_and(|(_, queued)| queued.position == Position::Unknown) {
                 self.list(cx, at);
             }
         }
@@ -46,10 +46,8 @@ impl Contender {
     /// Determines the ranks of the nodes from directory caches. If a directory has no cache and no list request is in
     /// flight, the contender lists the directory. While a cache is loading, the contender waits for the cache.
     pub(super) fn update_positions(&mut self, cx: &mut Context<'_>) -> Option<Output> {
-        (0..self.slots.len()).find_map(|at| match self.slots.get(at) {
-            Some(QueueSlot { position: Position::Unknown, is_list_pending: false, .. })
-                if self.phase == Phase::Queued =>
-            {
+        (0..self.slots.len()).find_map(|at| match self.queued_mut(at)? {
+            (QueueSlot { is_list_pending: false, .. }, Queued { position: Position::Unknown, .. }) => {
                 self.update_position(cx, at)
             }
             _ => None,
@@ -58,9 +56,10 @@ impl Contender {
 
     /// Finds the position in one directory from a directory cache or from a list.
     fn update_position(&mut self, cx: &mut Context<'_>, at: usize) -> Option<Output> {
-        let own_sequence = self.slots.get(at).and_then(|slot| slot.sequence_of(slot.nodes.first()?));
-        let QueueSlot { request, nodes, position, ties_behind, cache, .. } = self.slots.get_mut(at)?;
+        let (slot, Queued { position, ties_behind, .. }) = self.queued_mut(at)?;
         *position = Position::Unknown;
+        let own_sequence = slot.sequence_of(slot.nodes.first()?);
+        let QueueSlot { request, nodes, cache, .. } = slot;
         let own = nodes.first()?.name();
         let view = match (*cache, &request.nested_in) {
             (None, _) => Lookup::NoCache,
@@ -83,7 +82,7 @@ impl Contender {
                 // therefore begin to watch its own node now.
                 match Mutant::TrustEndedCache.is_active() {
                     true => *cache = None,
-                    false => self.slots.get_mut(at)?.detach_cache(true),
+                    false => self.detach_cache(at, true),
                 }
                 self.list(cx, at);
                 None
@@ -93,7 +92,8 @@ impl Contender {
 
     /// Finds the contender's position in one directory from a list.
     pub(super) fn rank(&mut self, cx: &mut Context<'_>, at: usize, children: &[String]) -> Option<Output> {
-        let QueueSlot { request, name_prefix, nodes, position, ties_behind, .. } = self.slots.get(at)?;
+        let (QueueSlot { request, name_prefix, nodes, .. }, Queued { position, ties_behind, .. }) =
+            self.queued_mut(at)?;
         if *position != Position::Unknown {
             return None;
         }
@@ -149,10 +149,9 @@ impl Contender {
             }
         };
         let (is_first, is_crowded) = (position == Position::First, matches!(position, Position::TooFewLeases { .. }));
-        self.slots.get_mut(at)?.position = position;
+        self.queued_mut(at)?.1.position = position;
         self.has_waited |= !is_first;
         if self.try_once && !is_first {
-            self.start_leaving(cx);
             return Some(Output::WouldBlock);
         }
         if is_first {
@@ -180,11 +179,8 @@ impl Contender {
     }
 
     fn watch_predecessor(&mut self, cx: &mut Context<'_>, at: usize) {
-        let Some(QueueSlot { name_prefix, position: Position::Behind(predecessor), cache, .. }) =
-            self.slots.get_mut(at)
-        else {
-            return;
-        };
+        let Some((QueueSlot { name_prefix, cache, .. }, queued)) = self.queued_mut(at) else { return };
+        let Position::Behind(predecessor) = &mut queued.position else { return };
         if predecessor.watch != NodeWatch::Unset {
             return;
         }
@@ -255,7 +251,7 @@ impl Contender {
             node.revocation_version = Some(stat.version);
             self.revocation = Some(node.path.clone());
         }
-        if was_found && self.phase == Phase::Queued && self.nodes().all(|node| node.czxid.is_some()) {
+        if was_found && self.is_queued() && self.nodes().all(|node| node.czxid.is_some()) {
             self.resume_waiting(cx);
         }
         if is_acquired { self.on_node_verified(index) } else { None }
@@ -274,10 +270,15 @@ impl Contender {
         at: usize,
         result: Result<Response, Failure>,
     ) -> Option<Output> {
-        let is_queued = self.phase == Phase::Queued || Mutant::GrantWhileLeaving.is_active();
-        let QueueSlot { nodes, position, ties_behind, .. } = self.slots.get_mut(at)?;
+        if Mutant::GrantWhileLeaving.is_active()
+            && matches!(self.phase, Phase::Leaving(Leaving::Deleting(_)))
+            && matches!(result, Err(Failure::Code(Code::NO_NODE)))
+        {
+            return self.try_acquire(cx);
+        }
+        let (QueueSlot { nodes, .. }, Queued { position, ties_behind, .. }) = self.queued_mut(at)?;
         let Position::Behind(predecessor) = position else { return None };
-        if predecessor.watch != NodeWatch::Requested || !is_queued {
+        if predecessor.watch != NodeWatch::Requested {
             return None;
         }
         match result {
@@ -306,13 +307,13 @@ impl Contender {
 
     /// Handles the end of a directory cache. `was_consistent` is false if the cache may have been wrong before its end.
     pub(super) fn on_cache_ended(&mut self, cx: &mut Context<'_>, was_consistent: bool) -> Option<Output> {
-        for slot in &mut self.slots {
-            if slot.cache.is_some_and(|cache| !cx.caches.contains(cache)) {
-                slot.detach_cache(was_consistent);
+        for at in 0..self.slots.len() {
+            if self.slots.get(at).and_then(|slot| slot.cache).is_some_and(|cache| !cx.caches.contains(cache)) {
+                self.detach_cache(at, was_consistent);
             }
         }
         let output = self.update_positions(cx);
-        if output.is_none() && self.phase == Phase::Queued && cx.session.is_connected() {
+        if output.is_none() && self.is_queued() && cx.session.is_connected() {
             self.set_missing_watches(cx);
         }
         output
@@ -320,11 +321,12 @@ impl Contender {
 
     /// Reads predecessors whose owner is unknown, because the contender knows them only from a directory cache.
     pub(super) fn read_predecessors(&mut self, cx: &mut Context<'_>) -> Option<Output> {
-        for (at, slot) in self.slots.iter_mut().enumerate() {
-            if let Position::Behind(Predecessor { path, watch: NodeWatch::Cached, info: None, .. }) = &slot.position
-                && slot.pending_predecessor_read.is_none()
+        let Phase::Queued(queues) = &mut self.phase else { return None };
+        for (at, queued) in queues.iter_mut().enumerate() {
+            if let Position::Behind(Predecessor { path, watch: NodeWatch::Cached, info: None, .. }) = &queued.position
+                && queued.pending_predecessor_read.is_none()
             {
-                slot.pending_predecessor_read = Some(path.clone());
+                queued.pending_predecessor_read = Some(path.clone());
                 cx.send(RequestKind::ReadPredecessor(at), &Request::GetData { path: path.clone(), watch: false });
             }
         }
@@ -339,7 +341,7 @@ impl Contender {
         at: usize,
         result: Result<Response, Failure>,
     ) -> Option<Output> {
-        let QueueSlot { position, cache, pending_predecessor_read, .. } = self.slots.get_mut(at)?;
+        let (QueueSlot { cache, .. }, Queued { position, pending_predecessor_read, .. }) = self.queued_mut(at)?;
         let read_path = pending_predecessor_read.take()?;
         let (Position::Behind(predecessor), Some(cache)) = (position, *cache) else { return None };
         if predecessor.path != read_path {
@@ -360,9 +362,10 @@ impl Contender {
 
     /// Handles the deletion of a predecessor by this client. The directory cache contains the next predecessor.
     pub(super) fn on_predecessor_deleted_by_us(&mut self, cx: &mut Context<'_>, path: &str) -> Option<Output> {
+        let Phase::Queued(queues) = &self.phase else { return None };
         let is_behind =
-            |slot: &QueueSlot| matches!(&slot.position, Position::Behind(predecessor) if predecessor.path == path);
-        let at = self.slots.iter().position(is_behind).filter(|_| self.phase == Phase::Queued)?;
+            |queued: &Queued| matches!(&queued.position, Position::Behind(predecessor) if predecessor.path == path);
+        let at = queues.iter().position(is_behind)?;
         self.update_position(cx, at)
     }
 
@@ -374,19 +377,17 @@ impl Contender {
             if kind == EventKind::Deleted {
                 return self.on_own_node_removed(cx);
             }
-            if matches!(self.phase, Phase::Queued | Phase::Acquired) {
+            if self.is_queued() || self.is_acquired() {
                 self.watch_own(cx, |node| node.path == path);
             }
             return None;
         }
-        let is_joining = self.join_step() == Some(JoinStep::Creating) && !Mutant::IgnoreEventsWhileJoining.is_active();
-        if self.phase != Phase::Queued && !is_joining {
-            return None;
-        }
+        let is_joining = self.join_step() == Some(&JoinStep::Creating) && !Mutant::IgnoreEventsWhileJoining.is_active();
         for at in 0..self.slots.len() {
-            let QueueSlot { request, position, .. } = self.slots.get_mut(at)?;
-            match position {
-                Position::Behind(predecessor) if predecessor.path == path => {
+            let QueueRequest { mode, directory, .. } = &self.slots.get(at)?.request;
+            let is_lease_directory = *mode == Mode::Lease && **directory == *path;
+            match self.queued_mut(at).map(|(_, queued)| &mut queued.position) {
+                Some(Position::Behind(predecessor)) if predecessor.path == path => {
                     if kind == EventKind::Deleted {
                         return self.on_predecessor_gone(cx, at);
                     }
@@ -394,12 +395,10 @@ impl Contender {
                     self.set_missing_watches(cx);
                 }
                 // The event ends the watch on the directory, so the contender must list the directory and set the watch
-                // again. If the contender has just joined, the event may come from a watch of an earlier contender.
-                Position::TooFewLeases { .. } | Position::Unknown
-                    if request.mode == Mode::Lease && *request.directory == *path =>
-                {
-                    self.list(cx, at);
-                }
+                // again.
+                Some(Position::TooFewLeases { .. } | Position::Unknown) if is_lease_directory => self.list(cx, at),
+                // The event may come from a watch of an earlier contender.
+                None if is_joining && is_lease_directory => self.list(cx, at),
                 _ => {}
             }
         }
@@ -419,7 +418,7 @@ impl Contender {
     /// session.
     fn on_predecessor_gone(&mut self, cx: &mut Context<'_>, at: usize) -> Option<Output> {
         let is_watched = self.nodes().all(|node| node.watch == NodeWatch::Set);
-        let QueueSlot { request, position, .. } = self.slots.get_mut(at)?;
+        let (QueueSlot { request, .. }, Queued { position, .. }) = self.queued_mut(at)?;
         if matches!(position, Position::Behind(Predecessor { watch: NodeWatch::Cached, is_own_session: false, .. })) {
             return self.update_position(cx, at);
         }
@@ -446,12 +445,13 @@ impl Contender {
     /// Handles a node that has become the first in its directory. The contender acquires its locks when it is first in
     /// all its directories.
     fn on_first(&mut self, cx: &mut Context<'_>) -> Option<Output> {
-        if self.slots.iter().all(|slot| slot.position == Position::First) {
+        let Phase::Queued(queues) = &self.phase else { return None };
+        if queues.iter().all(|queued| queued.position == Position::First) {
             return self.try_acquire(cx);
         }
         // While the contender waits in another directory, it must watch its node in this directory. The contender sets
         // its watches after it has received the last list.
-        if self.slots.iter().all(|slot| slot.position != Position::Unknown) {
+        if queues.iter().all(|queued| queued.position != Position::Unknown) {
             self.set_missing_watches(cx);
         }
         None
@@ -467,9 +467,9 @@ impl Contender {
         if !cx.session.is_lease_valid(cx.now) && !Mutant::GrantOnDeadLease.is_active() {
             // The session lease has ended, because the reply was late or the process was suspended. The contender
             // extends the lease and determines its ranks again.
-            for at in 0..self.slots.len() {
-                self.stop_waiting(cx, at);
-                self.slots.get_mut(at)?.position = Position::Unknown;
+            self.stop_all_waiting(cx);
+            if let Phase::Queued(queues) = &mut self.phase {
+                queues.iter_mut().for_each(|queued| queued.position = Position::Unknown);
             }
             self.verify_session_and_list(cx);
             return None;
@@ -506,8 +506,7 @@ impl Contender {
         for at in 0..self.slots.len() {
             let slot = self.slots.get_mut(at)?;
             slot.request.max_leases = max;
-            if self.phase == Phase::Queued
-                && matches!(slot.position, Position::TooFewLeases { .. })
+            if let Some((_, Queued { position: Position::TooFewLeases { .. }, .. })) = self.queued_mut(at)
                 && cx.session.is_connected()
             {
                 self.list(cx, at);
@@ -517,7 +516,7 @@ impl Contender {
     }
 
     pub(super) fn watch_for_revocation(&mut self, cx: &mut Context<'_>) {
-        if !self.is_revocable || !matches!(self.phase, Phase::Queued | Phase::Acquired) {
+        if !self.is_revocable || !(self.is_queued() || self.is_acquired()) {
             return;
         }
         match cx.session.is_connected() {
@@ -538,13 +537,16 @@ impl Contender {
     }
 
     fn stop_waiting(&self, cx: &mut Context<'_>, at: usize) {
-        let Some(QueueSlot { request, position, cache, .. }) = self.slots.get(at) else { return };
-        match (position, cache) {
-            (Position::Behind(Predecessor { path, watch: NodeWatch::Cached, .. }), Some(cache)) => {
-                cx.caches.unsubscribe(*cache, name_of(path), cx.machine_id);
+        let Some(QueueSlot { request, cache, .. }) = self.slots.get(at) else { return };
+        if let Phase::Queued(queues) = &self.phase
+            && let Some(Queued { position: Position::Behind(predecessor), .. }) = queues.get(at)
+        {
+            match (predecessor.watch, cache) {
+                (NodeWatch::Cached, Some(cache)) => {
+                    cx.caches.unsubscribe(*cache, name_of(&predecessor.path), cx.machine_id);
+                }
+                _ => cx.unwatch_data(&predecessor.path),
             }
-            (Position::Behind(predecessor), _) => cx.unwatch_data(&predecessor.path),
-            _ => {}
         }
         if request.mode == Mode::Lease {
             cx.unwatch_children(&request.directory);
