@@ -14,7 +14,7 @@ use zklock_core::engine::Event;
 use zklock_core::engine::{AcquireLimit, CLOSE_LIMIT, Engine, LockId, LockState, Notification, OpId, Owner, Recipe};
 use zklock_core::error::Status;
 use zklock_core::recipe::{Mode, NodeRequest};
-use zklock_core::session::{ClientPorts, Command, ConnectString, Credentials, SessionConfig};
+use zklock_core::session::{ClientPorts, Command, ConnectString, ConnectionEvent, Credentials, SessionConfig};
 use zklock_core::time::Time;
 use zklock_proto::{Code, EventKind, OpCode, Request, WatchEvent, encode_error};
 use zklock_standalone::{ConnectionAction, ServerCore, Settings};
@@ -232,7 +232,7 @@ impl EngineHarness {
                 let data = b"a:b".to_vec().into();
                 self.engine.set_credentials(vec![Credentials { scheme: "digest".to_owned(), data }]);
             }
-            self.engine.connected(self.now, "10.0.0.1");
+            self.engine.on_connection_event(self.now, ConnectionEvent::Connected("10.0.0.1"));
         }
     }
 
@@ -246,7 +246,7 @@ impl EngineHarness {
             return;
         }
         self.drop_connection();
-        self.engine.disconnected(self.now, "cut");
+        self.engine.on_connection_event(self.now, ConnectionEvent::Disconnected("cut"));
     }
 
     fn drop_connection(&mut self) {
@@ -373,7 +373,7 @@ impl EngineHarness {
         while let Some(command) = self.engine.poll_command() {
             if command == Command::Load {
                 // This shell needs no inputs to connect.
-                self.engine.finish_loading(self.now);
+                self.engine.on_connection_event(self.now, ConnectionEvent::InputsLoaded);
                 continue;
             }
             self.drop_connection();
@@ -434,7 +434,10 @@ impl EngineHarness {
                 {
                     self.server.closed(self.now, gone);
                     self.drop_connection();
-                    self.engine.disconnected(self.now, "the server closed the connection");
+                    self.engine.on_connection_event(
+                        self.now,
+                        ConnectionEvent::Disconnected("the server closed the connection"),
+                    );
                 }
                 _ => {}
             }

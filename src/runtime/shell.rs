@@ -24,7 +24,7 @@ use mio::Token;
 use tracing::Span;
 use zklock_core::engine::{Answer, Engine, LockId, OpId};
 use zklock_core::error::{Error, Result, Status};
-use zklock_core::session::{Command, Server};
+use zklock_core::session::{Command, ConnectionEvent, Server};
 use zklock_core::time::Time;
 use zklock_process::ForkEpoch;
 
@@ -711,7 +711,7 @@ fn continue_securing(state: &mut State, now: Time) {
     match connection.continue_handshake() {
         Ok(true) => {
             state.socket_state = SocketState::Connected(connection);
-            state.engine.connected(now, &local_address);
+            state.engine.on_connection_event(now, ConnectionEvent::Connected(&local_address));
         }
         Ok(false) => state.socket_state = SocketState::Securing { connection, local_address },
         Err(cause) => lose_connection(state, now, &cause),
@@ -723,9 +723,9 @@ fn lose_connection(state: &mut State, now: Time, cause: &io::Error) {
     state.socket_state = SocketState::Idle;
     let message = cause.to_string();
     if tls::is_refusal(cause) {
-        state.engine.certificate_refused(now, &message);
+        state.engine.on_connection_event(now, ConnectionEvent::CertificateRefused(&message));
     } else {
-        state.engine.disconnected(now, &message);
+        state.engine.on_connection_event(now, ConnectionEvent::Disconnected(&message));
     }
 }
 

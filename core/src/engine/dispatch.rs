@@ -20,8 +20,8 @@ use crate::mutant::Mutant;
 use crate::path::quote;
 use crate::recipe::{CacheEvent, Chroot, Context, DirectoryCaches, Input, Output, Tag};
 use crate::session::{
-    self, ClientState, Command, ConnectString, Credentials, Entropy, LeaseDemand, MachineId, Server, Session,
-    SessionConfig, Subscriber,
+    self, ClientState, Command, ConnectString, ConnectionEvent, Credentials, Entropy, LeaseDemand, MachineId, Server,
+    Session, SessionConfig, Subscriber,
 };
 use crate::time::Time;
 
@@ -92,9 +92,9 @@ impl Engine {
         result
     }
 
-    /// Reports that a connection to the server is established.
-    pub fn connected(&mut self, now: Time, local_address: &str) {
-        self.handle(now, |engine| engine.session.connected(now, local_address));
+    /// Handles a change of the connection.
+    pub fn on_connection_event(&mut self, now: Time, event: ConnectionEvent<'_>) {
+        self.handle(now, |engine| engine.session.on_connection_event(now, event));
     }
 
     /// Sets the credentials for the next connection. The engine forgets credentials after it has sent them, so the
@@ -108,26 +108,10 @@ impl Engine {
         self.session.has_credentials()
     }
 
-    /// Reports that the shell must load the named inputs before it can connect, for example credentials from a file.
-    pub fn start_loading(&mut self, inputs: &str) {
-        self.session.start_loading(inputs);
-    }
-
-    /// Reports that the shell has loaded the inputs. The shell now connects, or has carried out [`Command::Load`].
-    pub fn finish_loading(&mut self, now: Time) {
-        self.handle(now, |engine| engine.session.finish_loading(now));
-    }
-
     /// Makes the engine send [`Command::Load`] before it leaves a server on purpose. The shell must call this method if
     /// it loads inputs before it connects, and if loading can fail or block.
     pub fn require_loading(&mut self) {
         self.session.require_loading();
-    }
-
-    /// Reports that the shell could not carry out [`Command::Load`]. The engine keeps its connection, and sends the
-    /// command again after a third of the session timeout.
-    pub fn postpone_departure(&mut self, now: Time) {
-        self.session.postpone_departure(now);
     }
 
     /// Reports that the shell could not load the inputs for a connection. `is_final` is true if the shell has never
@@ -139,29 +123,6 @@ impl Engine {
                 engine.fail_op(now, op, error.clone());
             }
         });
-    }
-
-    /// Reports that the server has accepted the connection, and that the TLS handshake begins. After that, the shell
-    /// calls [`connected`](Self::connected) or a method that reports a failure.
-    pub fn start_securing(&mut self, now: Time) {
-        self.session.start_securing(now);
-    }
-
-    /// Reports that the connection has failed because the client refused the certificate of the server, or the server
-    /// refused the certificate of the client. If this is the last failure of every server, the operations that wait for
-    /// the first connection fail with AUTH at once.
-    pub fn certificate_refused(&mut self, now: Time, cause: &str) {
-        self.handle(now, |engine| engine.session.certificate_refused(now, cause));
-    }
-
-    /// Reports that the connection or the connection attempt has failed.
-    pub fn disconnected(&mut self, now: Time, cause: &str) {
-        self.handle(now, |engine| engine.session.disconnected(now, cause));
-    }
-
-    /// Reports that this machine has no file descriptor or memory for a connection.
-    pub fn out_of_resources(&mut self, now: Time, cause: &str) {
-        self.handle(now, |engine| engine.session.out_of_resources(now, cause));
     }
 
     /// Handles received bytes. Returns `Break` if the client needs no further bytes from this connection.

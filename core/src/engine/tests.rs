@@ -14,7 +14,7 @@ use crate::error::{Error, Result, Status};
 use crate::limits::Limits;
 use crate::mutant::Mutant;
 use crate::recipe::Mode;
-use crate::session::{Command, ConnectString, SessionConfig};
+use crate::session::{Command, ConnectString, ConnectionEvent, SessionConfig};
 use crate::time::Time;
 
 /// The fixed time that all tests use.
@@ -62,7 +62,7 @@ impl Peer {
             let at = self.engine.next_timeout().unwrap();
             self.engine.advance(at);
         }
-        self.engine.connected(now, "local");
+        self.engine.on_connection_event(now, ConnectionEvent::Connected("local"));
         self.engine.output().clear();
         self.read.clear();
         assert!(self.engine.received(now, &welcome()).is_continue());
@@ -172,7 +172,7 @@ fn connection_loss_during_chroot_creation_is_not_a_missing_chroot() {
     peer.connect();
     peer.answer();
     assert!(!peer.sent().is_empty(), "it creates the chroot");
-    peer.engine.disconnected(NOW, "closed");
+    peer.engine.on_connection_event(NOW, ConnectionEvent::Disconnected("closed"));
     // The server has received none of these requests.
     peer.connect();
     peer.answer_all();
@@ -185,7 +185,7 @@ fn missing_chroot_is_checked_again_after_a_transaction_on_each_connection() {
     let op = peer.engine.connect(NOW, NOW + Duration::from_secs(10));
     peer.connect();
     peer.answer();
-    peer.engine.disconnected(NOW, "closed");
+    peer.engine.on_connection_event(NOW, ConnectionEvent::Disconnected("closed"));
     peer.connect();
     assert_eq!(peer.sent(), [OpCode::Multi, OpCode::Exists], "the session is proven, as after each reconnect");
     peer.answer();
@@ -414,7 +414,7 @@ fn reentry_of_uncertain_hold_outlives_disconnect_and_fails_with_connection_at_de
         let reentry = peer.engine.acquire(end, lock, owner, AcquireLimit::TryOnce(deadline));
         assert_eq!(peer.engine.waiting(end, lock).len(), 1);
         if is_disconnected {
-            peer.engine.disconnected(end, "closed");
+            peer.engine.on_connection_event(end, ConnectionEvent::Disconnected("closed"));
         }
         assert_eq!(peer.answers(), [], "the hold may become safe again");
         peer.engine.expire_op(deadline, reentry);
@@ -441,10 +441,10 @@ fn acquire_without_an_answer_on_several_connections_fails_with_connection() {
     let deadline = NOW + Duration::from_millis(200);
     peer.engine.acquire(NOW, lock, Owner::current_thread(), AcquireLimit::Until(deadline));
     assert_eq!(peer.sent(), [OpCode::Create2, OpCode::GetChildren2]);
-    peer.engine.disconnected(NOW + Duration::from_millis(130), "closed");
+    peer.engine.on_connection_event(NOW + Duration::from_millis(130), ConnectionEvent::Disconnected("closed"));
     let now = next_server(&mut peer.engine);
     assert!(now < deadline && deadline - now < ops::MAX_SERVER_SILENCE);
-    peer.engine.connected(now, "local");
+    peer.engine.on_connection_event(now, ConnectionEvent::Connected("local"));
     peer.engine.output().clear();
     peer.read.clear();
     assert!(peer.engine.received(now, &welcome()).is_continue());
@@ -462,9 +462,9 @@ fn silence_ends_if_the_client_connects_again_and_asks_nothing() {
     let ping = peer.engine.next_timeout().unwrap();
     peer.engine.advance(ping);
     assert!(!peer.engine.output().is_empty(), "the client sends a ping");
-    peer.engine.disconnected(ping + Duration::from_secs(1), "closed");
+    peer.engine.on_connection_event(ping + Duration::from_secs(1), ConnectionEvent::Disconnected("closed"));
     let mut now = next_server(&mut peer.engine);
-    peer.engine.connected(now, "local");
+    peer.engine.on_connection_event(now, ConnectionEvent::Connected("local"));
     peer.engine.output().clear();
     peer.read.clear();
     assert!(peer.engine.received(now, &welcome()).is_continue());
@@ -498,17 +498,17 @@ fn next_server(engine: &mut Engine) -> Time {
 #[test]
 fn connect_fails_early_only_if_every_server_refused_a_certificate() {
     let (mut engine, op) = client_of_two_servers();
-    engine.start_securing(NOW);
-    engine.certificate_refused(NOW, "wrong CA");
+    engine.on_connection_event(NOW, ConnectionEvent::Securing);
+    engine.on_connection_event(NOW, ConnectionEvent::CertificateRefused("wrong CA"));
     assert!(engine.poll_answer().is_none());
     let now = next_server(&mut engine);
-    engine.disconnected(now, "refused");
+    engine.on_connection_event(now, ConnectionEvent::Disconnected("refused"));
     assert!(engine.poll_answer().is_none());
     let now = next_server(&mut engine);
-    engine.certificate_refused(now, "wrong CA");
+    engine.on_connection_event(now, ConnectionEvent::CertificateRefused("wrong CA"));
     assert!(engine.poll_answer().is_none());
     let now = next_server(&mut engine);
-    engine.certificate_refused(now, "wrong name");
+    engine.on_connection_event(now, ConnectionEvent::CertificateRefused("wrong name"));
     let (ended, answer) = engine.poll_answer().unwrap();
     let error = answer.unwrap_err();
     assert_eq!((ended, error.status()), (op, Status::Auth));
@@ -525,7 +525,7 @@ fn connect_fails_early_only_if_every_server_refused_a_certificate() {
 #[test]
 fn stalled_tls_handshake_ends_at_its_time_limit() {
     let (mut engine, _) = client_of_two_servers();
-    engine.start_securing(NOW);
+    engine.on_connection_event(NOW, ConnectionEvent::Securing);
     let give_up = engine.next_timeout().unwrap();
     assert_eq!(give_up, NOW + Duration::from_secs(2));
     let said = engine.connection_error(give_up, NOW).message().to_owned();
@@ -540,7 +540,7 @@ fn stalled_tls_handshake_ends_at_its_time_limit() {
 fn tls_record_in_answer_to_plain_text_is_recognized() {
     for record in [[0x15, 3, 3, 0, 2, 2, 80], [0x16, 3, 1, 0, 100, 2, 0]] {
         let (mut engine, _) = client_of_two_servers();
-        engine.connected(NOW, "local");
+        engine.on_connection_event(NOW, ConnectionEvent::Connected("local"));
         assert!(engine.received(NOW, &record).is_break());
         let said = engine.connection_error(NOW, NOW).message().to_owned();
         assert!(said.contains("the server requires TLS; set tls.enabled to true"), "{said}");
@@ -595,7 +595,7 @@ fn multi_lock_that_lost_a_node_during_a_reconnect_is_not_granted() {
     peer.answer_until(OpCode::GetChildren2);
     assert_eq!(peer.sent(), [OpCode::GetChildren2; 2], "it has joined both queues");
     peer.answer();
-    peer.engine.disconnected(NOW, "closed");
+    peer.engine.on_connection_event(NOW, ConnectionEvent::Disconnected("closed"));
     peer.nodes.retain(|node| !node.starts_with("/a/"));
     peer.connect();
     loop {
@@ -630,7 +630,7 @@ fn member_whose_node_is_deleted_before_its_grant_is_not_held() {
     peer.answer_at(resumed);
     peer.answer_at(resumed);
     assert_eq!(peer.answers(), [], "the first hold is not verified yet");
-    peer.engine.disconnected(resumed, "closed");
+    peer.engine.on_connection_event(resumed, ConnectionEvent::Disconnected("closed"));
     peer.nodes.retain(|node| !node.starts_with("/b/"));
     let other = "/b/_c_00000000-0000-0000-0000-000000000000-lock-0000000000";
     peer.nodes.insert(other.to_owned());

@@ -1,4 +1,4 @@
-//! Handles the inputs of the shell, and returns the outputs of the session to the shell.
+//! The inputs of a session from the shell, and the outputs to the shell.
 
 use std::ops::ControlFlow;
 
@@ -11,7 +11,53 @@ use super::{
 };
 use crate::time::Time;
 
+/// A change of the connection that the shell reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectionEvent<'a> {
+    /// The shell must load the named inputs before it can connect, for example credentials from a file.
+    LoadingInputs(&'a str),
+    /// The shell has loaded the inputs. The shell now connects, or has carried out [`Command::Load`].
+    InputsLoaded,
+    /// The shell could not carry out [`Command::Load`]. The client stays at its server, and the session sends the
+    /// command again after a third of the session timeout.
+    LoadFailed,
+    /// The server has accepted the connection, and the TLS handshake begins.
+    Securing,
+    /// A connection to the server is established. If the client uses TLS, the TLS handshake is complete. The value is
+    /// the IP address of this machine on the connection.
+    Connected(&'a str),
+    /// The connection or the connection attempt has failed for this reason.
+    Disconnected(&'a str),
+    /// The connection has failed for this reason: the client refused the certificate of the server, or the server
+    /// refused the certificate of the client. If this is the last failure of every server, the operations that wait for
+    /// the first connection fail with AUTH at once.
+    CertificateRefused(&'a str),
+    /// The connection attempt has failed for this reason: this machine has no file descriptor, thread or memory for a
+    /// connection.
+    OutOfResources(&'a str),
+}
+
 impl<T> Session<T> {
+    /// Handles a change of the connection.
+    pub(crate) fn on_connection_event(&mut self, now: Time, event: ConnectionEvent<'_>) {
+        match event {
+            ConnectionEvent::LoadingInputs(names) => self.loading = Some(names.to_owned()),
+            ConnectionEvent::InputsLoaded => self.on_inputs_loaded(now),
+            ConnectionEvent::LoadFailed => self.postpone_departure(now),
+            ConnectionEvent::Securing if matches!(self.connection, ConnectionState::Connecting { .. }) => {
+                self.connection = ConnectionState::Securing { deadline: now + self.handshake_timeout() };
+            }
+            ConnectionEvent::Securing => {}
+            ConnectionEvent::Connected(local_address) => self.on_connected(now, local_address),
+            ConnectionEvent::Disconnected(cause) => self.on_disconnected(now, cause),
+            ConnectionEvent::CertificateRefused(cause) => self.on_certificate_refused(now, cause),
+            ConnectionEvent::OutOfResources(cause) => {
+                self.on_disconnected(now, cause);
+                self.is_out_of_resources = true;
+            }
+        }
+    }
+
     /// Returns the next command for the shell.
     pub(crate) fn poll_command(&mut self) -> Option<Command> {
         self.commands.pop_front()
@@ -49,14 +95,9 @@ impl<T> Session<T> {
         !self.credentials.is_empty()
     }
 
-    /// Reports that the shell must load the named inputs before it can connect to the server of the present attempt.
-    pub(crate) fn start_loading(&mut self, inputs: &str) {
-        self.loading = Some(inputs.to_owned());
-    }
-
-    /// Reports that the shell has loaded the inputs. If the shell now connects to the server, the time limit of the
-    /// attempt begins again. If the session waits for the inputs before it leaves its server, it now leaves.
-    pub(crate) fn finish_loading(&mut self, now: Time) {
+    /// Handles the end of the loading. If the shell now connects to the server, the time limit of the attempt begins
+    /// again. If the session waits for the inputs before it leaves its server, it now leaves.
+    fn on_inputs_loaded(&mut self, now: Time) {
         if self.loading.take().is_some() && matches!(self.connection, ConnectionState::Connecting { .. }) {
             self.connection = self.connecting(now);
         }
@@ -70,25 +111,13 @@ impl<T> Session<T> {
         self.is_loading_required = true;
     }
 
-    /// Reports that the shell could not load the inputs that the session has requested. The session stays at its
-    /// server, and requests the inputs again after a third of the session timeout.
-    pub(crate) fn postpone_departure(&mut self, now: Time) {
+    fn postpone_departure(&mut self, now: Time) {
         if let Some(Departure { stage: stage @ DepartureStage::Loading, .. }) = &mut self.departure {
             *stage = DepartureStage::LoadAt(now + self.timeout / 3);
         }
     }
 
-    /// Reports that the server has accepted the connection, and that the TLS handshake begins. After that, the shell
-    /// calls `connected` or `disconnected`.
-    pub(crate) fn start_securing(&mut self, now: Time) {
-        if matches!(self.connection, ConnectionState::Connecting { .. }) {
-            self.connection = ConnectionState::Securing { deadline: now + self.handshake_timeout() };
-        }
-    }
-
-    /// Reports that a connection to the server is established. If the client uses TLS, the TLS handshake is complete.
-    /// `local_address` is the IP address of this machine on the connection.
-    pub(crate) fn connected(&mut self, now: Time, local_address: &str) {
+    fn on_connected(&mut self, now: Time, local_address: &str) {
         if !matches!(self.connection, ConnectionState::Connecting { .. } | ConnectionState::Securing { .. }) {
             return;
         }
@@ -111,8 +140,7 @@ impl<T> Session<T> {
         self.last_sent = now;
     }
 
-    /// Reports that the connection or the connection attempt has failed.
-    pub(crate) fn disconnected(&mut self, now: Time, cause: &str) {
+    fn on_disconnected(&mut self, now: Time, cause: &str) {
         if matches!(self.connection, ConnectionState::Disconnected { .. } | ConnectionState::Closed) {
             return;
         }
@@ -125,25 +153,17 @@ impl<T> Session<T> {
         self.on_connection_lost(now, cause);
     }
 
-    /// Reports that the connection has failed because the client refused the certificate of the server, or the server
-    /// refused the certificate of the client.
-    pub(crate) fn certificate_refused(&mut self, now: Time, cause: &str) {
+    fn on_certificate_refused(&mut self, now: Time, cause: &str) {
         if matches!(self.connection, ConnectionState::Disconnected { .. } | ConnectionState::Closed) {
             return;
         }
-        self.disconnected(now, cause);
+        self.on_disconnected(now, cause);
         if let Some(failure) = self.server_failures.last_mut() {
             failure.is_certificate_refused = true;
         }
         if self.are_all_certificates_refused() {
             self.events.push_back(Event::CertificatesRefused);
         }
-    }
-
-    /// Reports that this machine has no file descriptor, thread or memory for a connection.
-    pub(crate) fn out_of_resources(&mut self, now: Time, cause: &str) {
-        self.disconnected(now, cause);
-        self.is_out_of_resources = true;
     }
 
     /// Handles received bytes. Returns `Break` if the session does not need further bytes from this connection.

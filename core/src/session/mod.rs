@@ -37,6 +37,7 @@ pub use connect_string::{ConnectString, Server};
 pub use credentials::Credentials;
 pub use ensemble_config::ClientPorts;
 use ensemble_config::Follower;
+pub use inputs::ConnectionEvent;
 pub(crate) use large_requests::TooLarge;
 use large_requests::{LargeRequests, WatchBatch};
 use lease::SentPackets;
@@ -180,11 +181,11 @@ pub(crate) enum Event<T> {
 /// A command for the shell, which owns the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Drop the current connection, resolve the name of this server, and connect to this server. After that, call
-    /// `Session::connected` or `Session::disconnected`.
+    /// Drop the current connection, resolve the name of this server, and connect to this server. After that, report
+    /// [`ConnectionEvent::Connected`] or a failure.
     Connect(Server),
-    /// Load the inputs of the next attempt to connect, and keep the present connection. After that, call
-    /// `Engine::finish_loading` or `Engine::postpone_departure`. The session sends this command only after
+    /// Load the inputs of the next attempt to connect, and keep the present connection. After that, report
+    /// [`ConnectionEvent::InputsLoaded`] or [`ConnectionEvent::LoadFailed`]. The session sends this command only after
     /// `Engine::require_loading`.
     Load,
     /// Drop the connection or the connection attempt. After this command, the shell reports nothing more about the

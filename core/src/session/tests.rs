@@ -65,7 +65,7 @@ impl Peer {
             let at = self.session.next_timeout().unwrap();
             self.session.advance(at);
         }
-        self.session.connected(self.now, "local");
+        self.session.on_connection_event(self.now, ConnectionEvent::Connected("local"));
         let mut frames = Frames::new(1 << 20);
         frames.push(&std::mem::take(self.session.output()));
         let hello = ConnectRequest::decode(&frames.next().unwrap().unwrap()).unwrap();
@@ -136,12 +136,16 @@ impl Peer {
 
     /// Returns the servers of the next connection attempts, each of which fails.
     fn attempts(&mut self, count: usize) -> Vec<String> {
-        self.fail_attempts(count, |session, at| session.disconnected(at, "refused"))
+        self.fail_attempts(count, |session, at| {
+            session.on_connection_event(at, ConnectionEvent::Disconnected("refused"))
+        })
     }
 
     /// Returns the sorted servers of the next connection attempts, each of which fails because of a certificate.
     fn refusals(&mut self, count: usize) -> Vec<String> {
-        let mut hosts = self.fail_attempts(count, |session, at| session.certificate_refused(at, "unknown issuer"));
+        let mut hosts = self.fail_attempts(count, |session, at| {
+            session.on_connection_event(at, ConnectionEvent::CertificateRefused("unknown issuer"))
+        });
         hosts.sort();
         hosts
     }
@@ -185,7 +189,7 @@ impl Peer {
     }
 
     fn close(&mut self) {
-        self.session.disconnected(self.now, "closed");
+        self.session.on_connection_event(self.now, ConnectionEvent::Disconnected("closed"));
     }
 }
 
@@ -378,7 +382,7 @@ fn a_connection_ends_the_shortage_of_descriptors() {
         let at = peer.session.next_timeout().unwrap();
         peer.session.advance(at);
     }
-    peer.session.out_of_resources(NOW, "no descriptor");
+    peer.session.on_connection_event(NOW, ConnectionEvent::OutOfResources("no descriptor"));
     assert!(peer.session.is_out_of_resources());
     peer.connect(1);
     assert!(!peer.session.is_out_of_resources());
@@ -467,7 +471,7 @@ fn session_that_spreads_the_load_returns_if_the_added_server_does_not_answer() {
         while let Some(command) = peer.session.poll_command() {
             if let Command::Connect(server) = command {
                 tried.push(server.host);
-                peer.session.connected(at, "local");
+                peer.session.on_connection_event(at, ConnectionEvent::Connected("local"));
             }
         }
     }
@@ -488,9 +492,9 @@ fn silent_added_server_delays_the_return_for_a_ninth_of_the_session_timeout_in_e
         assert_eq!(peer.session.poll_command(), Some(Command::Disconnect));
         assert!(matches!(peer.session.poll_command(), Some(Command::Connect(added)) if added != server("s")));
         if is_encrypted {
-            peer.session.start_securing(NOW);
+            peer.session.on_connection_event(NOW, ConnectionEvent::Securing);
         } else {
-            peer.session.connected(NOW, "local");
+            peer.session.on_connection_event(NOW, ConnectionEvent::Connected("local"));
         }
         let limit = peer.session.next_timeout().unwrap() - NOW;
         assert!(limit <= Duration::from_secs(3) / 9, "{limit:?}");
@@ -514,7 +518,7 @@ fn session_leaves_its_server_only_after_the_inputs_are_loaded() {
     let third = Duration::from_secs(4);
     for round in 0..3 {
         let failed_at = NOW + third * round;
-        peer.session.postpone_departure(failed_at);
+        peer.session.on_connection_event(failed_at, ConnectionEvent::LoadFailed);
         peer.session.advance(failed_at + third / 2);
         assert_eq!(peer.session.poll_command(), None);
         assert!(peer.session.next_timeout().unwrap() <= failed_at + third);
@@ -529,7 +533,7 @@ fn session_leaves_its_server_only_after_the_inputs_are_loaded() {
     }
     let at = NOW + third * 3;
     let _ = peer.sent();
-    peer.session.finish_loading(at);
+    peer.session.on_connection_event(at, ConnectionEvent::InputsLoaded);
     assert_eq!(peer.sent().last(), Some(&OpCode::Multi), "the session extends its lease before it leaves");
     assert_eq!(peer.session.state(), ClientState::Connected);
     peer.session.advance(at + Duration::from_secs(2));
@@ -541,18 +545,18 @@ fn session_leaves_its_server_only_after_the_inputs_are_loaded() {
 fn lost_connection_new_list_and_close_end_the_wait_for_the_inputs() {
     let mut peer = loading_peer();
     peer.close();
-    peer.session.finish_loading(NOW);
+    peer.session.on_connection_event(NOW, ConnectionEvent::InputsLoaded);
     assert_eq!(peer.attempts(1), ["a"]);
 
     let mut peer = loading_peer();
     peer.session.set_servers(NOW, vec![server("a"), server("s")]);
-    peer.session.finish_loading(NOW);
+    peer.session.on_connection_event(NOW, ConnectionEvent::InputsLoaded);
     peer.session.advance(NOW + Duration::from_secs(2));
     assert_eq!((peer.session.state(), peer.session.poll_command()), (ClientState::Connected, None));
 
     let mut peer = loading_peer();
     peer.session.close(NOW, NOW + Duration::from_secs(9));
-    peer.session.finish_loading(NOW);
+    peer.session.on_connection_event(NOW, ConnectionEvent::InputsLoaded);
     assert_eq!(peer.sent().last(), Some(&OpCode::CloseSession));
     assert_eq!(peer.session.poll_command(), None);
 }
@@ -705,7 +709,7 @@ fn credentials(data: &str) -> Vec<Credentials> {
 #[test]
 fn credentials_are_sent_once_before_any_other_request() {
     let mut peer = Peer::new();
-    peer.session.disconnected(NOW, "cut");
+    peer.session.on_connection_event(NOW, ConnectionEvent::Disconnected("cut"));
     peer.session.set_credentials(credentials("a:b"));
     assert!(peer.session.has_credentials());
     peer.connect(1);
@@ -718,7 +722,7 @@ fn credentials_are_sent_once_before_any_other_request() {
     assert!(peer.session.received(NOW, &accepted).is_continue());
     assert!(peer.session.is_connected());
     // The session has no credentials for the next connection.
-    peer.session.disconnected(NOW, "cut");
+    peer.session.on_connection_event(NOW, ConnectionEvent::Disconnected("cut"));
     peer.connect(1);
     assert!(peer.session.is_connected() && !peer.sent().contains(&OpCode::Auth));
 }
@@ -726,12 +730,12 @@ fn credentials_are_sent_once_before_any_other_request() {
 #[test]
 fn unsent_credentials_are_kept_for_the_next_attempt() {
     let mut peer = Peer::new();
-    peer.session.disconnected(NOW, "cut");
+    peer.session.on_connection_event(NOW, ConnectionEvent::Disconnected("cut"));
     peer.session.set_credentials(credentials("a:b"));
     let at = peer.session.next_timeout().unwrap();
     peer.session.advance(at);
     while peer.session.poll_command().is_some() {}
-    peer.session.disconnected(at, "refused");
+    peer.session.on_connection_event(at, ConnectionEvent::Disconnected("refused"));
     assert!(peer.session.has_credentials());
     peer.connect(1);
     assert_eq!(peer.sent(), [OpCode::Auth]);
@@ -740,20 +744,20 @@ fn unsent_credentials_are_kept_for_the_next_attempt() {
 #[test]
 fn loading_is_named_in_messages_and_begins_the_time_limit_again() {
     let mut peer = Peer::new();
-    peer.session.disconnected(NOW, "cut");
+    peer.session.on_connection_event(NOW, ConnectionEvent::Disconnected("cut"));
     let start = peer.session.next_timeout().unwrap();
     peer.session.advance(start);
     let limit = peer.session.next_timeout().unwrap() - start;
-    peer.session.start_loading("the file f");
+    peer.session.on_connection_event(NOW, ConnectionEvent::LoadingInputs("the file f"));
     assert_eq!(
         peer.session.connection_summary(),
         "s:1: the client has not loaded the file f in time; before that: cut"
     );
     let loaded = start + limit / 2;
-    peer.session.finish_loading(loaded);
+    peer.session.on_connection_event(loaded, ConnectionEvent::InputsLoaded);
     assert_eq!(peer.session.next_timeout(), Some(loaded + limit));
     assert_eq!(peer.session.connection_summary(), "s:1 does not accept the connection; before that: cut");
-    peer.session.start_loading("the file f");
+    peer.session.on_connection_event(NOW, ConnectionEvent::LoadingInputs("the file f"));
     peer.session.advance(loaded + limit);
     let summary = peer.session.connection_summary();
     assert_eq!(summary, "last tried s:1: the client has not loaded the file f in time");

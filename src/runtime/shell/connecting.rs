@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Weak;
 
 use zklock_core::error::{Error, Result, Status};
-use zklock_core::session::Server;
+use zklock_core::session::{ConnectionEvent, Server};
 use zklock_core::time::Time;
 use zklock_process::exhausted_resource;
 
@@ -31,7 +31,7 @@ impl Shell {
     }
 
     fn load_inputs(&self, state: &mut State, now: Time, server: Server) {
-        state.engine.start_loading(&state.inputs.names());
+        state.engine.on_connection_event(now, ConnectionEvent::LoadingInputs(&state.inputs.names()));
         state.socket_state = SocketState::Loading(server);
         if let Err(error) = self.start_loading_thread(state) {
             lack_resources(state, now, error.message());
@@ -42,7 +42,7 @@ impl Shell {
     pub(super) fn load_before_departure(&self, state: &mut State, now: Time) {
         if let Err(error) = self.start_loading_thread(state) {
             state.engine.loading_failed(now, &error, false);
-            state.engine.postpone_departure(now);
+            state.engine.on_connection_event(now, ConnectionEvent::LoadFailed);
         }
     }
 
@@ -107,7 +107,7 @@ impl Shell {
             match (std::mem::replace(&mut state.socket_state, SocketState::Idle), failed) {
                 (SocketState::Loading(server), None) => {
                     state.loading.ready = None;
-                    state.engine.finish_loading(now);
+                    state.engine.on_connection_event(now, ConnectionEvent::InputsLoaded);
                     self.resolve(state, now, server);
                 }
                 (SocketState::Loading(_), Some(error)) => self.fail_attempt(state, now, error.message()),
@@ -118,9 +118,9 @@ impl Shell {
                     let connections = state.engine.metrics().connections;
                     state.loading.ready = failed.is_none().then_some(ReadyInputs { loaded_at: now, connections });
                     if failed.is_none() {
-                        state.engine.finish_loading(now);
+                        state.engine.on_connection_event(now, ConnectionEvent::InputsLoaded);
                     } else {
-                        state.engine.postpone_departure(now);
+                        state.engine.on_connection_event(now, ConnectionEvent::LoadFailed);
                     }
                 }
             }
@@ -239,7 +239,7 @@ impl Shell {
         let failed = match connection.outcome() {
             Some(Ok(local_address)) => {
                 if connection.is_encrypted() {
-                    state.engine.start_securing(now);
+                    state.engine.on_connection_event(now, ConnectionEvent::Securing);
                 }
                 state.socket_state = SocketState::Securing { connection, local_address };
                 return continue_securing(state, now);
@@ -256,12 +256,12 @@ impl Shell {
 
     pub(super) fn fail_attempt(&self, state: &mut State, now: Time, cause: &str) {
         state.socket_state = SocketState::Idle;
-        state.engine.disconnected(now, cause);
+        state.engine.on_connection_event(now, ConnectionEvent::Disconnected(cause));
     }
 }
 
 /// Ends an attempt to connect, because this machine lacks a resource.
 fn lack_resources(state: &mut State, now: Time, cause: &str) {
     state.socket_state = SocketState::Idle;
-    state.engine.out_of_resources(now, cause);
+    state.engine.on_connection_event(now, ConnectionEvent::OutOfResources(cause));
 }

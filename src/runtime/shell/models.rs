@@ -12,7 +12,7 @@ use std::time::Duration;
 use loom::thread;
 use zklock_core::engine::{AcquireLimit, CLOSE_LIMIT, Owner, Recipe};
 use zklock_core::recipe::Mode;
-use zklock_core::session::{ConnectString, SessionConfig};
+use zklock_core::session::{ConnectString, ConnectionEvent, SessionConfig};
 use zklock_proto::{
     Code, ConnectResponse, CreateMode, Frames, OpCode, Request, Response, Stat, XID_PING, encode_error,
 };
@@ -323,7 +323,7 @@ pub(crate) fn connected() -> Arc<Shell> {
     engine.connect(now, now + Duration::from_secs(1000));
     engine.advance(now);
     while engine.poll_command().is_some() {}
-    engine.connected(now, "127.0.0.1");
+    engine.on_connection_event(now, ConnectionEvent::Connected("127.0.0.1"));
     let welcome = ConnectResponse {
         protocol_version: 0,
         timeout_ms: 1_000_000,

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use fastrand::Rng;
-use zklock_core::session::Command;
+use zklock_core::session::{Command, ConnectionEvent};
 use zklock_core::time::Time;
 use zklock_proto::{ConnectRequest, CreateMode};
 use zklock_standalone::{Change, ConnectionAction, ReplicaOutput, Txn, TxnBody};
@@ -421,7 +421,7 @@ impl World {
         while let Some(command) = self.clients[client].engine.poll_command() {
             if command == Command::Load {
                 // A simulated client needs no inputs to connect.
-                self.clients[client].engine.finish_loading(self.now);
+                self.clients[client].engine.on_connection_event(self.now, ConnectionEvent::InputsLoaded);
                 continue;
             }
             self.disconnect(client);
@@ -518,7 +518,7 @@ impl World {
         let local = self.clients[client].local(self.now);
         self.clients[client].attempt = None;
         if !self.cluster.servers[server].is_serving {
-            self.clients[client].engine.disconnected(local, "connection refused");
+            self.clients[client].engine.on_connection_event(local, ConnectionEvent::Disconnected("connection refused"));
             return self.process_engine(client);
         }
         self.last_connection += 1;
@@ -531,7 +531,7 @@ impl World {
         let peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, client as u8 + 1)), 1);
         self.cluster.servers[server].replica.accept(id as u64, peer);
         self.log(|| format!("client {client} connects to server {server}: connection {id}"));
-        self.clients[client].engine.connected(local, "10.0.0.1");
+        self.clients[client].engine.on_connection_event(local, ConnectionEvent::Connected("10.0.0.1"));
         self.process_engine(client);
     }
 
@@ -589,7 +589,9 @@ impl World {
                 self.clients[client].connection = None;
                 // The server learns of the end too, if it does not know it yet.
                 self.send_to_server(id, Message::End);
-                self.clients[client].engine.disconnected(local, "the server closed the connection");
+                self.clients[client]
+                    .engine
+                    .on_connection_event(local, ConnectionEvent::Disconnected("the server closed the connection"));
             }
         }
         self.process_engine(client);
