@@ -79,8 +79,7 @@ impl Engine {
             return;
         }
         if !detector.suspects.is_disjoint(&cycles) {
-            self.make_leave(now, contender, None);
-            return self.join(now, op);
+            return self.rejoin(now, op);
         }
         let wait = match cycles.is_empty() {
             true => (detector.interval * 2).min(limits.longest_deadlock_check).max(detector.pause),

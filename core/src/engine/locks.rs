@@ -1,5 +1,6 @@
 //! The locks of an engine: how they are added, removed and configured, and how they belong together.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::interface::{LockId, Notification, Recipe};
@@ -93,11 +94,9 @@ impl Engine {
                 if let Some(lock) = engine.locks.get_mut(&member) {
                     lock.is_revocable = is_revocable;
                 }
-                for machine_id in engine.machines.ids() {
+                for machine_id in engine.contenders_of(member) {
                     let locks = engine.locks_of(machine_id);
-                    if locks.contains(&member) {
-                        engine.set_revocable_for(now, machine_id, &locks);
-                    }
+                    engine.set_revocable_for(now, machine_id, &locks);
                 }
             }
         });
@@ -168,6 +167,14 @@ impl Engine {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Returns the contenders that hold a lock or wait for it, in the order in which the engine created them.
+    fn contenders_of(&self, lock: LockId) -> BTreeSet<MachineId> {
+        let holders = self.locks.get(&lock).into_iter().flat_map(|lock| &lock.holds).map(|hold| hold.machine_id);
+        let ops = self.with_multi_locks(lock).into_iter().flat_map(|lock| self.ops_of_lock(lock));
+        let waiters = ops.filter_map(|op| self.pending_acquire(op)).flat_map(|acquire| acquire.attempt.contenders());
+        holders.chain(waiters).filter(|&machine_id| self.locks_of(machine_id).contains(&lock)).collect()
     }
 
     /// Makes a contender detect revocation requests if one of these locks is revocable. Otherwise, the contender no

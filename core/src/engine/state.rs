@@ -230,6 +230,18 @@ impl Acquire {
     }
 }
 
+impl Attempt {
+    /// Returns the contenders that work for the acquire.
+    pub(super) fn contenders(&self) -> impl Iterator<Item = MachineId> {
+        let (first, second) = match *self {
+            Self::NotStarted | Self::Reentering | Self::WaitingInCohort | Self::CountingLeases(_) => (None, None),
+            Self::Queues { contender, .. } | Self::InnerMutex(contender) => (Some(contender), None),
+            Self::Leases { inner_mutex, leases } => (Some(inner_mutex), Some(leases)),
+        };
+        first.into_iter().chain(second)
+    }
+}
+
 impl OpKind {
     /// Returns the lock and the owner of an operation that acquires a lock or waits for a change of a hold.
     pub(super) const fn lock_and_owner(&self) -> Option<(LockId, Owner)> {
