@@ -429,10 +429,10 @@ zkl_status zkl_config_add_auth(zkl_config *config, const char *scheme, const voi
  * that the library passes to `cb` is 64 KiB long. The library erases the buffer. After the library sends the credentials, it
  * also erases its copy of the credentials.
  *
- * The library calls `cb` on a thread that it starts for this purpose. Different clients can call `cb` at the same time. For one
- * client, the library makes one call at a time. The callback may block. A slow callback delays only the attempt to connect.
- * Other calls still end at their deadlines. The section Callbacks above describes which functions `cb` may call. If `cb`
- * forks a child, the child exits with status 0 as soon as `cb` returns in it.
+ * The library calls `cb` on a thread that it starts for this purpose. Different clients can call `cb` at the same time. For
+ * one client, the library makes one call at a time. The callback may block. A slow callback delays only the attempt to
+ * connect. Other calls still end at their deadlines. The Callbacks section above describes which functions `cb` may call. If
+ * `cb` forks a child, the child exits with status 0 as soon as `cb` returns in it.
  *
  * If `cb` fails before the first connection, zkl_client_new fails at once with ZKL_E_AUTH. If `cb` fails later, the client
  * writes a warning to the log, and calls `cb` again after a pause of at most half a second. The session can expire in the
@@ -735,7 +735,7 @@ ZKL_NODISCARD zkl_status zkl_multi_new(zkl_lock *const *locks, size_t count, zkl
  * leaves its queues, and joins the queues again after about a third of a second. Multi-locks made with zkl_multi_new_in_order
  * can deadlock if programs list the same locks in different orders.
  *
- * Returns: the statuses of zkl_multi_new.
+ * Returns: the same statuses as zkl_multi_new.
  * Does not block. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_multi_new_in_order(zkl_lock *const *locks, size_t count, zkl_lock **lock_out);
@@ -788,7 +788,7 @@ ZKL_NODISCARD zkl_status zkl_acquire(zkl_lock *lock);
  * parameter `timeout_ms` is the time limit for the whole call in milliseconds, or -1 for no limit. With timeout 0, the call
  * makes one attempt and does not wait for other participants.
  *
- * Returns: the statuses of zkl_acquire, and also:
+ * Returns: the same statuses as zkl_acquire, and also:
  * - ZKL_E_TIMEOUT if the lock was not acquired within the timeout. The call never returns this status early.
  * - ZKL_E_CONNECTION if, at the end of the timeout, the client has no connection or its server does not answer.
  * - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
@@ -884,7 +884,7 @@ int32_t zkl_lock_state(const zkl_lock *lock);
  * several owners hold a read lock, the function reports the state of one of their holds. The function reports a lost hold only
  * if no other hold exists.
  *
- * Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
+ * Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns the same statuses as zkl_lock_state.
  * Does not block. Any thread may call this function.
  */
 int32_t zkl_lock_state_in_process(const zkl_lock *lock);
@@ -894,7 +894,7 @@ int32_t zkl_lock_state_in_process(const zkl_lock *lock);
  * rounded down. If the hold is not safe now, the time is 0. For a multi-lock, the function gets the shortest time of all
  * member locks.
  *
- * Returns: the statuses of zkl_fencing_token. On success, `*remaining_ms_out` contains the time.
+ * Returns: the same statuses as zkl_fencing_token. On success, `*remaining_ms_out` contains the time.
  * Does not block. Any thread may call this function.
  */
 zkl_status zkl_remaining_ms(const zkl_lock *lock, int64_t *remaining_ms_out);
@@ -903,7 +903,7 @@ zkl_status zkl_remaining_ms(const zkl_lock *lock, int64_t *remaining_ms_out);
  * Gets the time for which a hold that was acquired through this handle remains safe even if no server answers. The hold can
  * belong to any owner in this process. This function is for monitoring.
  *
- * Returns: the statuses of zkl_fencing_token_in_process. On success, `*remaining_ms_out` contains the time.
+ * Returns: the same statuses as zkl_fencing_token_in_process. On success, `*remaining_ms_out` contains the time.
  * Does not block. Any thread may call this function.
  */
 zkl_status zkl_remaining_ms_in_process(const zkl_lock *lock, int64_t *remaining_ms_out);
@@ -1008,7 +1008,7 @@ zkl_status zkl_fencing_token_in_process(const zkl_lock *lock, int64_t *token_out
  * the fencing pass. The store must refuse a write whose token is smaller than the token of an earlier write. Among writes
  * with the same token, the store must refuse a write whose fencing pass is smaller than that of an earlier write.
  *
- * Returns: the statuses of zkl_fencing_token. On success, `*fencing_pass_out` contains the fencing pass.
+ * Returns: the same statuses as zkl_fencing_token. On success, `*fencing_pass_out` contains the fencing pass.
  * Does not block. Any thread may call this function.
  */
 zkl_status zkl_fencing_pass(const zkl_lock *lock, int64_t *fencing_pass_out);
@@ -1037,7 +1037,7 @@ zkl_status zkl_fence_check(zkl_client *client, const char *path, int64_t token, 
 
 /* ==== Semaphores ====
  *
- * A limited number of leases. One call can acquire one or several of them.
+ * A limited number of leases. One call can acquire one or more of them.
  */
 
 /**
@@ -1067,7 +1067,7 @@ ZKL_NODISCARD zkl_status zkl_semaphore_new(zkl_client *client, const char *path,
  * (zkl_shared_count_set, Curator's SharedCount), the number of leases changes too. If the count has no node yet, the call
  * creates the node with the value `initial`. If a program lowers the count, owners keep the leases that they already hold.
  *
- * Returns: the statuses of zkl_semaphore_new, and also ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER.
+ * Returns: the same statuses as zkl_semaphore_new, and also ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER.
  * Blocks for at most the session timeout. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_semaphore_new_counted(zkl_client *client, const char *path, const char *count_path, int32_t initial, zkl_semaphore **semaphore_out);
@@ -1182,7 +1182,7 @@ zkl_status zkl_leases_fencing_token(const zkl_leases *leases, int64_t *token_out
  * Gets the time for which the leases remain safe even if no server answers. The time is in milliseconds, rounded down. If the
  * leases are not safe now, the time is 0.
  *
- * Returns: the statuses of zkl_leases_fencing_token. On success, `*remaining_ms_out` contains the time.
+ * Returns: the same statuses as zkl_leases_fencing_token. On success, `*remaining_ms_out` contains the time.
  * Does not block. Any thread may call this function.
  */
 zkl_status zkl_leases_remaining_ms(const zkl_leases *leases, int64_t *remaining_ms_out);
@@ -1190,8 +1190,8 @@ zkl_status zkl_leases_remaining_ms(const zkl_leases *leases, int64_t *remaining_
 /**
  * Waits until at least one of the leases is no longer safe. The rules of zkl_wait_lost also apply to leases.
  *
- * Returns: the statuses of zkl_wait_lost. If the leases are released during the wait, the call fails with ZKL_E_HANDLE instead
- * of ZKL_E_NOT_OWNER.
+ * Returns: the same statuses as zkl_wait_lost. If the leases are released during the wait, the call fails with ZKL_E_HANDLE
+ * instead of ZKL_E_NOT_OWNER.
  * Blocks until the wait ends, for at most the timeout. Any thread may call this function.
  */
 zkl_status zkl_leases_wait_lost(zkl_leases *leases, int64_t timeout_ms);
@@ -1356,7 +1356,7 @@ zkl_status zkl_participants(zkl_lock *lock, zkl_participants_cb cb, void *user);
  * Shows the participants of a lock. For a read/write lock, the function shows readers and writers together. All other rules of
  * zkl_participants also apply to this function. The read lock and the write lock of a read/write lock give the same result.
  *
- * Returns: the statuses of zkl_participants.
+ * Returns: the same statuses as zkl_participants.
  * Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
  * `cb` on the calling thread.
  */
@@ -1366,7 +1366,7 @@ zkl_status zkl_queue(zkl_lock *lock, zkl_participants_cb cb, void *user);
  * Shows the participants of a semaphore. The rules of zkl_participants also apply to a semaphore. The callback first receives
  * the leases, from the oldest to the newest, and then the waiters. Each lease is a separate participant.
  *
- * Returns: the statuses of zkl_participants.
+ * Returns: the same statuses as zkl_participants.
  * Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
  * `cb` on the calling thread.
  */
@@ -1392,7 +1392,7 @@ zkl_status zkl_waiting(const zkl_lock *lock, zkl_waiting_cb cb, void *user);
 /**
  * Shows why the pending acquires of a semaphore are waiting. The rules of zkl_waiting also apply to a semaphore.
  *
- * Returns: the statuses of zkl_waiting.
+ * Returns: the same statuses as zkl_waiting.
  * Does not block, except while `cb` runs. Any thread may call this function. The function calls `cb` on the calling thread.
  */
 zkl_status zkl_semaphore_waiting(const zkl_semaphore *semaphore, zkl_waiting_cb cb, void *user);
@@ -1427,7 +1427,7 @@ typedef struct zkl_op zkl_op;
  * owner can re-enter the lock, and any thread may act for this owner. The caller must free the new operation, `*op_out`, with
  * zkl_op_free.
  *
- * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports how the acquire ends. On failure:
+ * Returns: ZKL_OK if the operation has started. Later, zkl_op_result reports how the acquire ends. On failure:
  * - ZKL_E_INVALID in the same cases as zkl_acquire_timeout.
  * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  *
@@ -1440,7 +1440,7 @@ ZKL_NODISCARD zkl_status zkl_acquire_start(zkl_lock *lock, uint64_t owner, int64
  * none. All other rules of zkl_semaphore_acquire_timeout also apply to this function. When the operation has ended with
  * ZKL_OK, zkl_op_leases returns the leases. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
- * Returns: the statuses of zkl_acquire_start. The call also fails with ZKL_E_INVALID if `quantity` is below 1 or above
+ * Returns: the same statuses as zkl_acquire_start. The call also fails with ZKL_E_INVALID if `quantity` is below 1 or above
  * max_leases.
  * Does not block. Any thread may call this function.
  */
@@ -1469,12 +1469,12 @@ int zkl_op_fd(const zkl_op *op);
  *
  * Returns: ZKL_E_PENDING while the operation is still running. After the operation has ended, every call returns the same
  * status:
- * - ZKL_OK if an acquire operation acquired the lock or the leases, or if an operation of another kind succeeded.
+ * - ZKL_OK if the operation succeeded. An acquire operation succeeds if it acquires the lock or the leases.
  * - ZKL_E_TIMEOUT if the operation's timeout passed first.
  * - ZKL_E_CANCELED if the operation was canceled, for example by zkl_op_cancel.
  * - ZKL_E_CLOSED if the lock, the semaphore or the client was closed, or if another thread freed the operation.
- * - Other failures: the statuses of zkl_acquire_timeout or the statuses of zkl_semaphore_acquire_timeout. For an operation of
- *   another kind: the statuses of its blocking form, for example the statuses of zkl_release.
+ * - Other failures: the same statuses as zkl_acquire_timeout or the same statuses as zkl_semaphore_acquire_timeout. For any
+ *   other operation: the same statuses as its blocking form, for example the same statuses as zkl_release.
  *
  * The call itself can fail with ZKL_E_HANDLE, ZKL_E_FORKED or ZKL_E_INTERNAL.
  *
@@ -1499,7 +1499,7 @@ const char *zkl_op_message(const zkl_op *op);
  * waits without a limit. With 0, the call checks the operation once. If the wait reaches its time limit, the operation itself
  * continues. Several threads may wait for one operation.
  *
- * Returns: the statuses of zkl_op_result, and also:
+ * Returns: the same statuses as zkl_op_result, and also:
  * - ZKL_E_PENDING if the operation is still running at the end of the time limit.
  * - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
  * - ZKL_E_DEADLOCK if a callback makes the call and the call would have to wait.
@@ -1537,7 +1537,7 @@ zkl_status zkl_op_cancel(zkl_op *op);
  * Returns: ZKL_OK. On failure:
  * - ZKL_E_PENDING while the operation is still running.
  * - ZKL_E_INVALID if the leases were already taken, or if the operation does not acquire leases.
- * - One of the statuses of zkl_op_result, if the operation has failed.
+ * - The same statuses as zkl_op_result, if the operation has failed.
  * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  *
  * Does not block. Any thread may call this function.
@@ -1553,7 +1553,7 @@ ZKL_NODISCARD zkl_status zkl_op_leases(zkl_op *op, zkl_leases **leases_out);
  * Returns: ZKL_OK, with the number in `*value_out`. On failure:
  * - ZKL_E_PENDING while the operation is still running.
  * - ZKL_E_INVALID if an argument is not valid, or if a function other than those listed above started the operation.
- * - One of the statuses of zkl_op_result, if the operation has failed.
+ * - The same statuses as zkl_op_result, if the operation has failed.
  * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  *
  * Does not block. Any thread may call this function.
@@ -1569,7 +1569,7 @@ zkl_status zkl_op_value(const zkl_op *op, int64_t *value_out);
  * - ZKL_E_PENDING while the operation is still running.
  * - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large, or if a function other than those listed
  *   above started the operation.
- * - One of the statuses of zkl_op_result, if the operation has failed.
+ * - The same statuses as zkl_op_result, if the operation has failed.
  * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  *
  * Does not block. Any thread may call this function.
@@ -1584,7 +1584,7 @@ zkl_status zkl_op_participant(const zkl_op *op, size_t index, const zkl_particip
  * - ZKL_E_PENDING while the operation is still running.
  * - ZKL_E_INVALID if an argument is not valid, if the client was already taken, or if another function has started the
  *   operation.
- * - One of the statuses of zkl_op_result, if the operation has failed.
+ * - The same statuses as zkl_op_result, if the operation has failed.
  * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  *
  * Does not block. Any thread may call this function.
@@ -1595,7 +1595,7 @@ ZKL_NODISCARD zkl_status zkl_op_client(zkl_op *op, zkl_client **client_out);
  * Takes the semaphore from a zkl_semaphore_new_counted_start operation that has ended with ZKL_OK. The caller must free the
  * semaphore, `*semaphore_out`, with zkl_semaphore_free.
  *
- * Returns: the statuses of zkl_op_client.
+ * Returns: the same statuses as zkl_op_client.
  * Does not block. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_op_semaphore(zkl_op *op, zkl_semaphore **semaphore_out);
@@ -1627,7 +1627,7 @@ void zkl_op_free(zkl_op *op);
  * need this function if several green threads share one thread. Give each green thread its own owner number. The call blocks
  * the whole thread with all its green threads.
  *
- * Returns: the statuses of zkl_acquire_timeout.
+ * Returns: the same statuses as zkl_acquire_timeout.
  * Blocks until the owner holds the lock or the timeout passes. A call with timeout 0 waits at most one second for the server.
  * Any thread may call this function.
  */
@@ -1637,7 +1637,7 @@ ZKL_NODISCARD zkl_status zkl_acquire_as(zkl_lock *lock, uint64_t owner, int64_t 
  * Releases the lock once on behalf of an owner. The rules of zkl_release also apply to this function. To act for the calling
  * thread, pass ZKL_OWNER_THREAD as owner.
  *
- * Returns: the statuses of zkl_release.
+ * Returns: the same statuses as zkl_release.
  * Blocks for at most the session timeout. Any thread may call this function, even if another thread acquired the lock.
  */
 zkl_status zkl_release_as(zkl_lock *lock, uint64_t owner);
@@ -1646,7 +1646,7 @@ zkl_status zkl_release_as(zkl_lock *lock, uint64_t owner);
  * Releases the lock once for an owner, without waiting for the server. The library deletes the node of the lock in the
  * background.
  *
- * Returns: the statuses of zkl_release_nowait.
+ * Returns: the same statuses as zkl_release_nowait.
  * Does not block. Any thread may call this function.
  */
 zkl_status zkl_release_nowait_as(zkl_lock *lock, uint64_t owner);
@@ -1665,7 +1665,7 @@ int32_t zkl_is_held_as(const zkl_lock *lock, uint64_t owner);
  * Reports the hold state of an owner. The rules of zkl_lock_state also apply to this function. To act for the calling thread,
  * pass ZKL_OWNER_THREAD as owner.
  *
- * Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
+ * Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns the same statuses as zkl_lock_state.
  * Does not block. Any thread may call this function.
  */
 int32_t zkl_lock_state_as(const zkl_lock *lock, uint64_t owner);
@@ -1674,7 +1674,7 @@ int32_t zkl_lock_state_as(const zkl_lock *lock, uint64_t owner);
  * Gets an owner's fencing token. The rules of zkl_fencing_token also apply to this function. To act for the calling thread,
  * pass ZKL_OWNER_THREAD as owner.
  *
- * Returns: the statuses of zkl_fencing_token. The call fails with ZKL_E_NOT_OWNER if the given owner has no hold.
+ * Returns: the same statuses as zkl_fencing_token. The call fails with ZKL_E_NOT_OWNER if the given owner has no hold.
  * Does not block. Any thread may call this function.
  */
 zkl_status zkl_fencing_token_as(const zkl_lock *lock, uint64_t owner, int64_t *token_out);
@@ -1683,7 +1683,7 @@ zkl_status zkl_fencing_token_as(const zkl_lock *lock, uint64_t owner, int64_t *t
  * Gets an owner's fencing pass. The rules of zkl_fencing_pass also apply to this function. To act for the calling thread,
  * pass ZKL_OWNER_THREAD as owner.
  *
- * Returns: the statuses of zkl_fencing_token_as. On success, `*fencing_pass_out` contains the fencing pass.
+ * Returns: the same statuses as zkl_fencing_token_as. On success, `*fencing_pass_out` contains the fencing pass.
  * Does not block. Any thread may call this function.
  */
 zkl_status zkl_fencing_pass_as(const zkl_lock *lock, uint64_t owner, int64_t *fencing_pass_out);
@@ -1692,7 +1692,7 @@ zkl_status zkl_fencing_pass_as(const zkl_lock *lock, uint64_t owner, int64_t *fe
  * Gets the time, in milliseconds, for which an owner's hold remains safe even if no server answers. The rules of
  * zkl_remaining_ms also apply to this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
  *
- * Returns: the statuses of zkl_fencing_token_as. On success, `*remaining_ms_out` contains the time.
+ * Returns: the same statuses as zkl_fencing_token_as. On success, `*remaining_ms_out` contains the time.
  * Does not block. Any thread may call this function.
  */
 zkl_status zkl_remaining_ms_as(const zkl_lock *lock, uint64_t owner, int64_t *remaining_ms_out);
@@ -1701,7 +1701,7 @@ zkl_status zkl_remaining_ms_as(const zkl_lock *lock, uint64_t owner, int64_t *re
  * Waits until an owner's hold is no longer safe. The rules of zkl_wait_lost also apply to this function. To act for the
  * calling thread, pass ZKL_OWNER_THREAD as owner. Any thread may wait for any owner.
  *
- * Returns: the statuses of zkl_wait_lost.
+ * Returns: the same statuses as zkl_wait_lost.
  * Blocks until the wait ends, for at most the timeout. Any thread may call this function.
  */
 zkl_status zkl_wait_lost_as(zkl_lock *lock, uint64_t owner, int64_t timeout_ms);
@@ -1710,7 +1710,7 @@ zkl_status zkl_wait_lost_as(zkl_lock *lock, uint64_t owner, int64_t timeout_ms);
  * Gets the path of the node that represents an owner's hold. The rules of zkl_lock_node_path also apply to this function. To
  * act for the calling thread, pass ZKL_OWNER_THREAD as owner.
  *
- * Returns: the statuses of zkl_lock_node_path.
+ * Returns: the same statuses as zkl_lock_node_path.
  * Does not block. Any thread may call this function.
  */
 zkl_status zkl_lock_node_path_as(const zkl_lock *lock, uint64_t owner, char *buf, size_t size, size_t *needed_out);
@@ -1785,8 +1785,7 @@ void zkl_completion_queue_free(zkl_completion_queue *queue);
  * The library may call the callbacks of `config` as soon as the client starts to connect. If the program polls for events
  * (zkl_config_set_poll_events), the events stay queued until the program has taken the client.
  *
- * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_client_new.
- * On failure:
+ * Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_client_new. On failure:
  * - ZKL_E_INVALID if an argument is not valid.
  * - ZKL_E_HANDLE or ZKL_E_FORKED if `config` is not a live config of this process.
  * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
@@ -1830,8 +1829,8 @@ ZKL_NODISCARD zkl_status zkl_client_close_start(zkl_client *client, zkl_op **op_
  * zkl_release_as also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If the
  * program frees the operation early, the library still releases the lock.
  *
- * Returns: ZKL_OK if the release has started. After the start, zkl_op_result reports one of the statuses of zkl_release. On
- * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Returns: ZKL_OK if the release has started. Later, zkl_op_result returns the same statuses as zkl_release. On failure:
+ * ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_release_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
@@ -1842,8 +1841,8 @@ ZKL_NODISCARD zkl_status zkl_release_start(zkl_lock *lock, uint64_t owner, zkl_o
  * caller must free the new operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the library
  * still releases the leases.
  *
- * Returns: ZKL_OK if the release has started. After the start, zkl_op_result reports one of the statuses of zkl_leases_release.
- * On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call that fails with
+ * Returns: ZKL_OK if the release has started. Later, zkl_op_result returns the same statuses as zkl_leases_release. On
+ * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call that fails with
  * ZKL_E_INVALID does not free the handle.
  * Does not block. Any thread may call this function.
  */
@@ -1855,9 +1854,9 @@ ZKL_NODISCARD zkl_status zkl_leases_release_start(zkl_leases *leases, zkl_op **o
  * participants, and zkl_op_participant gets each participant. The caller must free the new operation, `*op_out`, with
  * zkl_op_free.
  *
- * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
- * zkl_participants. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
- * ZKL_E_INTERNAL. Does not block. The operation ends within the session timeout. Any thread may call this function.
+ * Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_participants. On
+ * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. Does not block. The
+ * operation ends within the session timeout. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_participants_start(zkl_lock *lock, zkl_op **op_out);
 
@@ -1865,7 +1864,7 @@ ZKL_NODISCARD zkl_status zkl_participants_start(zkl_lock *lock, zkl_op **op_out)
  * Starts an operation that asks the server for the participants of a lock. For a read/write lock, the operation lists both
  * readers and writers, as zkl_queue does. All other rules of zkl_participants_start also apply to this function.
  *
- * Returns: the statuses of zkl_participants_start.
+ * Returns: the same statuses as zkl_participants_start.
  * Does not block. The operation ends within the session timeout. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_queue_start(zkl_lock *lock, zkl_op **op_out);
@@ -1874,7 +1873,7 @@ ZKL_NODISCARD zkl_status zkl_queue_start(zkl_lock *lock, zkl_op **op_out);
  * Starts an operation that asks the server for the participants of a semaphore. The operation lists the participants in the
  * same order as zkl_semaphore_participants. All other rules of zkl_participants_start also apply to this function.
  *
- * Returns: the statuses of zkl_participants_start.
+ * Returns: the same statuses as zkl_participants_start.
  * Does not block. The operation ends within the session timeout. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_semaphore_participants_start(zkl_semaphore *semaphore, zkl_op **op_out);
@@ -1883,8 +1882,8 @@ ZKL_NODISCARD zkl_status zkl_semaphore_participants_start(zkl_semaphore *semapho
  * Starts a revocation request for a node without waiting for the server. All other rules of zkl_revoke also apply to this
  * function. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
- * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_revoke. On
- * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_revoke. On failure:
+ * ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  * Does not block. The operation ends within the session timeout. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_revoke_start(zkl_client *client, const char *node_path, zkl_op **op_out);
@@ -1894,8 +1893,8 @@ ZKL_NODISCARD zkl_status zkl_revoke_start(zkl_client *client, const char *node_p
  * zkl_fence_check also apply to this function. After the operation has ended with ZKL_OK, zkl_op_value gets 1 if the hold
  * still exists, and 0 otherwise. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
- * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_fence_check.
- * On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_fence_check. On failure:
+ * ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  * Does not block. The operation ends within the session timeout. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_fence_check_start(zkl_client *client, const char *path, int64_t token, zkl_op **op_out);
@@ -1905,8 +1904,8 @@ ZKL_NODISCARD zkl_status zkl_fence_check_start(zkl_client *client, const char *p
  * operation has ended with ZKL_OK, zkl_op_value gets the count. The caller must free the new operation, `*op_out`, with
  * zkl_op_free.
  *
- * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
- * zkl_shared_count_get. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_shared_count_get. On
+ * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  * Does not block. The operation ends within the session timeout. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_shared_count_get_start(zkl_client *client, const char *count_path, zkl_op **op_out);
@@ -1915,8 +1914,8 @@ ZKL_NODISCARD zkl_status zkl_shared_count_get_start(zkl_client *client, const ch
  * Starts an operation that sets a shared count to a new value. All other rules of zkl_shared_count_set also apply to this
  * function. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
- * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
- * zkl_shared_count_set. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_shared_count_set. On
+ * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  * Does not block. The operation ends within the session timeout. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_shared_count_set_start(zkl_client *client, const char *count_path, int32_t value, zkl_op **op_out);
@@ -1926,9 +1925,8 @@ ZKL_NODISCARD zkl_status zkl_shared_count_set_start(zkl_client *client, const ch
  * also apply to this function. After the operation has ended with ZKL_OK, the program takes the semaphore from the operation
  * (zkl_op_semaphore). The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
- * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
- * zkl_semaphore_new_counted. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
- * ZKL_E_INTERNAL.
+ * Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_semaphore_new_counted.
+ * On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  * Does not block. The operation ends within the session timeout. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_semaphore_new_counted_start(zkl_client *client, const char *path, const char *count_path, int32_t initial, zkl_op **op_out);
@@ -1938,9 +1936,9 @@ ZKL_NODISCARD zkl_status zkl_semaphore_new_counted_start(zkl_client *client, con
  * hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as also apply to this
  * function. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
- * Returns: ZKL_OK if the wait has started. After the start, zkl_op_result never returns ZKL_OK. When the wait has ended,
- * zkl_op_result reports the status that zkl_wait_lost would return, for example ZKL_E_LOST if the hold is no longer safe. On
- * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Returns: ZKL_OK if the wait has started. Later, zkl_op_result never returns ZKL_OK. When the wait has ended, zkl_op_result
+ * reports the status that zkl_wait_lost would return, for example ZKL_E_LOST if the hold is no longer safe. On failure:
+ * ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_wait_lost_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
@@ -1949,7 +1947,7 @@ ZKL_NODISCARD zkl_status zkl_wait_lost_start(zkl_lock *lock, uint64_t owner, zkl
  * Starts an operation that waits until the leases are no longer safe. If the leases are released, the operation ends with
  * ZKL_E_NOT_OWNER. All other rules of zkl_wait_lost_start also apply to this function.
  *
- * Returns: the statuses of zkl_wait_lost_start. On success, zkl_op_result later reports one of the statuses of
+ * Returns: the same statuses as zkl_wait_lost_start. On success, zkl_op_result later returns the same statuses as
  * zkl_wait_lost.
  * Does not block. Any thread may call this function.
  */
@@ -1966,7 +1964,7 @@ ZKL_NODISCARD zkl_status zkl_leases_wait_lost_start(zkl_leases *leases, zkl_op *
 /** The state of a lock hold, or of leases, changed. The state and previous fields contain ZKL_LOCK_* values. */
 #define ZKL_EVENT_LOCK 1
 
-/** The listener receives every change of every hold. */
+/** The listener is notified of every change to every hold. */
 #define ZKL_LISTEN_ALL 0
 
 /**
@@ -2004,9 +2002,9 @@ typedef struct zkl_event {
      * multi-lock, the library reports a separate event for each member lock.
      */
     zkl_lock *lock;
-    /** The path of the lock or of the semaphore; NULL if the event is about a session. */
+    /** The path of the lock or semaphore; NULL if the event is about a session. */
     const char *path;
-    /** The fencing token of the hold or of the leases; 0 if the event is about a session. */
+    /** The fencing token of the hold or leases; 0 if the event is about a session. */
     int64_t token;
     /**
      * The number of local hand-overs under this token before the hold began (zkl_fencing_pass). The number is 0 if the event
@@ -2027,7 +2025,7 @@ typedef void (*zkl_event_cb)(void *user, const zkl_event *event);
  * changes.
  *
  * By default, the library calls `cb` on its event thread. The event thread calls the callbacks of all clients of the process,
- * one at a time. A program can also call the callbacks on its own threads (zkl_config_set_poll_events). The section Callbacks
+ * one at a time. A program can also call the callbacks on its own threads (zkl_config_set_poll_events). The Callbacks section
  * above describes which functions `cb` may call.
  *
  * If a hold and the session change at the same moment, the client reports the hold's event first. For example, the client
@@ -2091,7 +2089,7 @@ ZKL_NODISCARD zkl_status zkl_client_listen(zkl_client *client, zkl_event_cb cb, 
  * identify the hold. A listener remains registered when its lock is freed. After the lock is freed, the listener still
  * receives an event when a hold ends. In such an event, the lock field is NULL.
  *
- * Returns: the statuses of zkl_client_listen. The call also fails with ZKL_E_INVALID if the parameter `events` is not a
+ * Returns: the same statuses as zkl_client_listen. The call also fails with ZKL_E_INVALID if the parameter `events` is not a
  * ZKL_LISTEN_*.
  * Does not block. Any thread may call this function.
  */
@@ -2101,7 +2099,7 @@ ZKL_NODISCARD zkl_status zkl_lock_listen(zkl_lock *lock, int32_t events, zkl_eve
  * Registers a callback for changes of the given leases. The rules of zkl_lock_listen also apply to leases. The state of the
  * leases can change before the registration. The program should therefore query the state after it registers the callback.
  *
- * Returns: the statuses of zkl_lock_listen.
+ * Returns: the same statuses as zkl_lock_listen.
  * Does not block. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_leases_listen(zkl_leases *leases, int32_t events, zkl_event_cb cb, void *user, zkl_user_drop user_drop, zkl_listener **listener_out);
@@ -2155,7 +2153,7 @@ zkl_status zkl_config_set_poll_events(zkl_config *config, int32_t poll);
  * polling thread must poll a duplicate of the descriptor. dup() creates such a duplicate.
  *
  * Returns: the descriptor, which is 0 or more.
- * On failure, the function returns one of the statuses of zkl_client_dispatch_events.
+ * On failure, the function returns the same statuses as zkl_client_dispatch_events.
  * Does not block. Any thread may call this function.
  */
 int zkl_client_event_fd(const zkl_client *client);
@@ -2226,7 +2224,7 @@ zkl_status zkl_set_revocable(zkl_lock *lock, zkl_revocable_cb cb, void *user, zk
  * the leases of a semaphore. After the program frees the semaphore, the library no longer delivers requests for leases that
  * are still held.
  *
- * Returns: the statuses of zkl_set_revocable.
+ * Returns: the same statuses as zkl_set_revocable.
  * Blocks while the previous callback is running. Any thread may call this function.
  */
 zkl_status zkl_semaphore_set_revocable(zkl_semaphore *semaphore, zkl_semaphore_revocable_cb cb, void *user, zkl_user_drop user_drop);
@@ -2477,7 +2475,7 @@ zkl_status zkl_client_prometheus(const zkl_client *client, const char *labels, c
  *
  * The event thread calls `cb` for one line at a time, even if clients poll their events. With zkl_set_log_polling, the
  * callback instead runs on the thread that calls zkl_log_dispatch. The event thread runs as long as a log callback is set. The
- * lines of each client arrive in the order in which the logged events occurred. The section Callbacks above describes which
+ * lines of each client arrive in the order in which the logged events occurred. The Callbacks section above describes which
  * functions `cb` may call. If `cb` itself causes log lines on the event thread, the library delivers only the warnings and
  * errors among these lines.
  *
@@ -2506,7 +2504,7 @@ zkl_status zkl_set_log_callback(int32_t level, zkl_log_cb cb, void *user, zkl_us
  * the callback that the other function set. Before a call turns logging off, it delivers the queued lines on the calling
  * thread.
  *
- * Returns: the statuses of zkl_set_log_callback.
+ * Returns: the same statuses as zkl_set_log_callback.
  * Blocks while the previous callback is running, unless the previous callback itself makes the call. Any thread may call this
  * function.
  */

@@ -195,7 +195,7 @@ struct std::is_error_code_enum<zkl::status> : std::true_type {
 namespace zkl {
 
 /* Names that differ between versions are in a namespace with a version number. Rename this namespace when the layout of a class or the behavior of an
- * inline function changes. Code that is compiled without exceptions has a separate namespace, because the functions differ. */
+ * inline function changes. Without exceptions, the functions have other signatures, so they are in a separate namespace. */
 #if defined(__cpp_exceptions)
 inline namespace v0_1 {
 #else
@@ -373,7 +373,7 @@ public:
     /** Returns the handle of the lock. Returns null if the event is about leases or a client, or if the lock has been destroyed. */
     zkl_lock *lock() const noexcept { return raw_->lock; }
 
-    /** Returns the path of the lock or of the semaphore. Returns an empty string for a client event. */
+    /** Returns the path of the lock or semaphore. Returns an empty string for a client event. */
     std::string_view path() const noexcept { return raw_->path == nullptr ? std::string_view() : raw_->path; }
 
     /** These functions return the fencing token and the fencing pass of the hold. For a client event, both functions return 0. */
@@ -1900,7 +1900,7 @@ public:
         detail::collection<Participant> found;
         std::int64_t count = 0;
         const zkl_participant *first = nullptr;
-        // For an operation of another kind, zkl_op_participant() fails, but zkl_op_value() can return another number.
+        // For any other operation, zkl_op_participant() fails, but zkl_op_value() may return an unrelated number.
         zkl_status result = lists_participants_ ? zkl_op_value(native_handle(), &count) : zkl_op_participant(native_handle(), 0, &first);
         for (std::int64_t index = 0; result == ZKL_OK && index < count; index++) {
             const zkl_participant *each = nullptr;

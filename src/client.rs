@@ -218,8 +218,8 @@ impl Client {
     }
 
     /// Asks the ensemble whether the hold with this fencing token still exists on a path. The hold can belong to any
-    /// zklock or Curator client. The lock can be a mutex, a read/write lock (even with several readers), a semaphore, a
-    /// semaphore mutex, or a member lock of a multi-lock. If the token belongs to a waiter, the result is false. If the
+    /// zklock or Curator client. The lock can be a mutex, a read/write lock (even one with several readers), a semaphore,
+    /// a semaphore mutex, or a member lock of a multi-lock. If the token belongs to a waiter, the result is false. If the
     /// token belongs to leases, the result is true only after the owner of the leases has left the inner mutex of the
     /// semaphore.
     ///

@@ -1,7 +1,7 @@
 //! Locks and their guards, with methods to acquire and release a lock and to query a hold. The engine, and not the code
 //! in this file, grants locks and decides whether a hold is safe.
 //!
-//! A [`Lock`] consists of one or several *client locks*. Each client lock is a lock in the engine of one client. A
+//! A [`Lock`] consists of one or more *client locks*. Each client lock is a lock in the engine of one client. A
 //! mutex has one client lock. A multi-lock has one client lock if one engine can join the queues of all member locks in
 //! one transaction. Any other multi-lock has several client locks, which the library acquires one after the other.
 

@@ -70,8 +70,8 @@ pub(crate) struct Cancellation {
 
 struct Progress {
     steps: Steps,
-    /// True while a thread performs actions. The same thread also performs the actions that other threads cause in the
-    /// meantime.
+    /// True while a thread performs actions. The same thread also performs the actions that become due in the
+    /// meantime because of other threads.
     is_performing: bool,
     /// The owner of the granted leases, if the operation acquires leases.
     granted_leases: Option<Owner>,

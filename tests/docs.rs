@@ -453,7 +453,7 @@ fn numbers_of_the_code() -> Vec<Quoted> {
         ),
         quoted(
             "docs/decisions/0007-directory-caches.md",
-            "uses no cache of this directory for ",
+            "does not cache this directory for ",
             " s.",
             limit("busy_pause"),
         ),

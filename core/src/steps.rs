@@ -1,4 +1,4 @@
-//! The state machine of an acquire with one or several steps. The state machine decides which step comes next, which
+//! The state machine of an acquire with one or more steps. The state machine decides which step comes next, which
 //! locks the acquire releases again, and when the acquire has succeeded. The state machine uses no engine, clock or
 //! thread. The shell asks the state machine for actions, performs one action at a time, and passes the answers of the
 //! engines to the state machine.

@@ -206,8 +206,8 @@ impl AuthCall {
     }
 }
 
-/// Dropping a call that has no result yet sets an error as its result. Without this error, a library thread would wait forever
-/// for the result.
+/// If a call is dropped before it has a result, its result becomes an error. Otherwise, a library thread would wait forever for
+/// the result.
 impl Drop for AuthCall {
     fn drop(&mut self) {
         self.outcome.set(Err("its thread has ended".to_owned()));

@@ -1,5 +1,5 @@
-//! Converts Python objects to text for messages and for `repr()`. Rust's `Display` of a Python object calls `str()`, which may run
-//! Python's signal handlers. `Display` discards the exception of a handler, so Ctrl-C would be lost. Other files must not format a
+//! Converts Python objects to text for messages and for `repr()`. To format a Python object, Rust's `Display` calls `str()`, which
+//! may run Python's signal handlers. `Display` discards the exception of a handler, so Ctrl-C would be lost. Other files must not format a
 //! Python object.
 
 use pyo3::prelude::*;

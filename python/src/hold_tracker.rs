@@ -1,4 +1,4 @@
-//! The owners of holds: this file identifies the calling thread or greenlet, and warns about the holds that remain when a thread or
+//! The owners of holds. The functions identify the calling thread or greenlet, and warn about holds that remain when a thread or
 //! greenlet ends. Each such hold causes a ResourceWarning.
 //!
 //! When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When

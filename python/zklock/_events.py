@@ -32,7 +32,7 @@ class ClientEvent:
 
 @dataclass(frozen=True)
 class LockEvent(Generic[LockT_co]):
-    """A change in the state of a hold or of leases. For a multi-lock, the client reports separate events for each
+    """A change in the state of a hold or leases. For a multi-lock, the client reports separate events for each
     member lock.
 
     LockEvents are immutable and comparable. In an annotation, ``LockEvent`` means an event of any lock, so type
@@ -45,7 +45,7 @@ class LockEvent(Generic[LockT_co]):
     for leases, and for a lock object that was garbage-collected.
     """
     path: str
-    """The path of the lock or of the semaphore."""
+    """The path of the lock or semaphore."""
     state: LockState
     """The state of the hold after the change."""
     previous: LockState

@@ -347,7 +347,7 @@ impl Shell {
     pub(crate) fn expire_op(&self, op: OpId) -> bool {
         let is_answered = self.with_state(|state| {
             if state.reader.is_some() {
-                // If the reader thread has received no processor time, the answer may already be in the socket.
+                // If the reader thread could not run, the answer may already be in the socket.
                 receive(state, ReadExtent::Available);
             }
             state.engine.expire_op(clock::now(), op);
@@ -480,7 +480,7 @@ impl Shell {
         state
     }
 
-    /// Calls `change`, which may pass input to the engine, applies the engine's output, and runs the deferred work.
+    /// Calls `change` (which may pass input to the engine), applies the engine's output, and runs the deferred work.
     fn with_state<T>(&self, change: impl FnOnce(&mut State) -> T) -> Result<T> {
         let mut deferred = DeferredWork::default();
         let result = self.change_state(&mut deferred, change, |_, result| result);
@@ -488,7 +488,7 @@ impl Shell {
         result
     }
 
-    /// Calls `change`, which may pass input to the engine, and applies the engine's output. Then calls `read` with the
+    /// Calls `change` (which may pass input to the engine) and applies the engine's output. Then calls `read` with the
     /// changed state and the result of `change`, and returns the result of `read`. Only a client that has just been
     /// created or has failed receives input in another way.
     fn change_state<T, U>(

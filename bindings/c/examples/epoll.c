@@ -1,4 +1,4 @@
-/* Tasks of one thread share one or several locks with tasks of other processes:
+/* Tasks of one thread share one or more locks with tasks of other processes:
  *
  *     epoll SERVERS PATH[,PATH...] NAME TASKS [LIMIT_MS [WORK_MS]]
  *

@@ -182,10 +182,10 @@ pub type zkl_auth_cb = Option<unsafe extern "C" fn(user: *mut c_void, buf: *mut 
 /// that the library passes to `cb` is 64 KiB long. The library erases the buffer. After the library sends the credentials, it
 /// also erases its copy of the credentials.
 ///
-/// The library calls `cb` on a thread that it starts for this purpose. Different clients can call `cb` at the same time. For one
-/// client, the library makes one call at a time. The callback may block. A slow callback delays only the attempt to connect.
-/// Other calls still end at their deadlines. The section Callbacks above describes which functions `cb` may call. If `cb`
-/// forks a child, the child exits with status 0 as soon as `cb` returns in it.
+/// The library calls `cb` on a thread that it starts for this purpose. Different clients can call `cb` at the same time. For
+/// one client, the library makes one call at a time. The callback may block. A slow callback delays only the attempt to
+/// connect. Other calls still end at their deadlines. The Callbacks section above describes which functions `cb` may call. If
+/// `cb` forks a child, the child exits with status 0 as soon as `cb` returns in it.
 ///
 /// If `cb` fails before the first connection, zkl_client_new fails at once with ZKL_E_AUTH. If `cb` fails later, the client
 /// writes a warning to the log, and calls `cb` again after a pause of at most half a second. The session can expire in the

@@ -29,7 +29,7 @@ pub extern "C" fn zkl_config_set_poll_events(config: *mut zkl_config, poll: i32)
 /// polling thread must poll a duplicate of the descriptor. dup() creates such a duplicate.
 ///
 /// Returns: the descriptor, which is 0 or more.
-/// On failure, the function returns one of the statuses of zkl_client_dispatch_events.
+/// On failure, the function returns the same statuses as zkl_client_dispatch_events.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_client_event_fd(client: *const zkl_client) -> c_int {

@@ -31,9 +31,9 @@ pub struct zkl_event {
     /// The lock of the hold. This field is NULL if the event is about a session or leases, or if the lock was freed. For a
     /// multi-lock, the library reports a separate event for each member lock.
     pub lock: *mut zkl_lock,
-    /// The path of the lock or of the semaphore; NULL if the event is about a session.
+    /// The path of the lock or semaphore; NULL if the event is about a session.
     pub path: *const c_char,
-    /// The fencing token of the hold or of the leases; 0 if the event is about a session.
+    /// The fencing token of the hold or leases; 0 if the event is about a session.
     pub token: i64,
     /// The number of local hand-overs under this token before the hold began (zkl_fencing_pass). The number is 0 if the event
     /// is about a session or leases.

@@ -64,7 +64,7 @@ pub unsafe extern "C" fn zkl_fencing_token_in_process(lock: *const zkl_lock, tok
 /// the fencing pass. The store must refuse a write whose token is smaller than the token of an earlier write. Among writes
 /// with the same token, the store must refuse a write whose fencing pass is smaller than that of an earlier write.
 ///
-/// Returns: the statuses of zkl_fencing_token. On success, `*fencing_pass_out` contains the fencing pass.
+/// Returns: the same statuses as zkl_fencing_token. On success, `*fencing_pass_out` contains the fencing pass.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_fencing_pass(lock: *const zkl_lock, fencing_pass_out: *mut i64) -> zkl_status {

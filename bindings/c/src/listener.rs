@@ -18,7 +18,7 @@ use crate::lock_object::{LockHandles, zkl_lock};
 use crate::semaphore::{query_leases, zkl_leases};
 use crate::status::zkl_status;
 
-/// The listener receives every change of every hold.
+/// The listener is notified of every change to every hold.
 pub const ZKL_LISTEN_ALL: i32 = 0;
 /// The listener receives only losses. A loss occurs when a hold changes from ZKL_LOCK_HELD or ZKL_LOCK_SUSPENDED to
 /// ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST, or when the program frees the hold's client. If the program frees the client, the new
@@ -50,7 +50,7 @@ impl Handle for zkl_listener {
 /// changes.
 ///
 /// By default, the library calls `cb` on its event thread. The event thread calls the callbacks of all clients of the process,
-/// one at a time. A program can also call the callbacks on its own threads (zkl_config_set_poll_events). The section Callbacks
+/// one at a time. A program can also call the callbacks on its own threads (zkl_config_set_poll_events). The Callbacks section
 /// above describes which functions `cb` may call.
 ///
 /// If a hold and the session change at the same moment, the client reports the hold's event first. For example, the client
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn zkl_client_listen(
 /// identify the hold. A listener remains registered when its lock is freed. After the lock is freed, the listener still
 /// receives an event when a hold ends. In such an event, the lock field is NULL.
 ///
-/// Returns: the statuses of zkl_client_listen. The call also fails with ZKL_E_INVALID if the parameter `events` is not a
+/// Returns: the same statuses as zkl_client_listen. The call also fails with ZKL_E_INVALID if the parameter `events` is not a
 /// ZKL_LISTEN_*.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn zkl_lock_listen(
 /// Registers a callback for changes of the given leases. The rules of zkl_lock_listen also apply to leases. The state of the
 /// leases can change before the registration. The program should therefore query the state after it registers the callback.
 ///
-/// Returns: the statuses of zkl_lock_listen.
+/// Returns: the same statuses as zkl_lock_listen.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]

@@ -206,7 +206,7 @@ pub unsafe extern "C" fn zkl_multi_new(
 /// leaves its queues, and joins the queues again after about a third of a second. Multi-locks made with zkl_multi_new_in_order
 /// can deadlock if programs list the same locks in different orders.
 ///
-/// Returns: the statuses of zkl_multi_new.
+/// Returns: the same statuses as zkl_multi_new.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
@@ -300,7 +300,7 @@ pub extern "C" fn zkl_acquire(lock: *mut zkl_lock) -> zkl_status {
 /// parameter `timeout_ms` is the time limit for the whole call in milliseconds, or -1 for no limit. With timeout 0, the call
 /// makes one attempt and does not wait for other participants.
 ///
-/// Returns: the statuses of zkl_acquire, and also:
+/// Returns: the same statuses as zkl_acquire, and also:
 /// - ZKL_E_TIMEOUT if the lock was not acquired within the timeout. The call never returns this status early.
 /// - ZKL_E_CONNECTION if, at the end of the timeout, the client has no connection or its server does not answer.
 /// - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
@@ -407,7 +407,7 @@ pub extern "C" fn zkl_lock_state(lock: *const zkl_lock) -> i32 {
 /// several owners hold a read lock, the function reports the state of one of their holds. The function reports a lost hold only
 /// if no other hold exists.
 ///
-/// Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
+/// Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns the same statuses as zkl_lock_state.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_lock_state_in_process(lock: *const zkl_lock) -> i32 {
@@ -418,7 +418,7 @@ pub extern "C" fn zkl_lock_state_in_process(lock: *const zkl_lock) -> i32 {
 /// rounded down. If the hold is not safe now, the time is 0. For a multi-lock, the function gets the shortest time of all
 /// member locks.
 ///
-/// Returns: the statuses of zkl_fencing_token. On success, `*remaining_ms_out` contains the time.
+/// Returns: the same statuses as zkl_fencing_token. On success, `*remaining_ms_out` contains the time.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_remaining_ms(lock: *const zkl_lock, remaining_ms_out: *mut i64) -> zkl_status {
@@ -434,7 +434,7 @@ pub unsafe extern "C" fn zkl_remaining_ms(lock: *const zkl_lock, remaining_ms_ou
 /// Gets the time for which a hold that was acquired through this handle remains safe even if no server answers. The hold can
 /// belong to any owner in this process. This function is for monitoring.
 ///
-/// Returns: the statuses of zkl_fencing_token_in_process. On success, `*remaining_ms_out` contains the time.
+/// Returns: the same statuses as zkl_fencing_token_in_process. On success, `*remaining_ms_out` contains the time.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_remaining_ms_in_process(lock: *const zkl_lock, remaining_ms_out: *mut i64) -> zkl_status {

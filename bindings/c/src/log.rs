@@ -81,7 +81,7 @@ pub type zkl_log_cb = Option<unsafe extern "C" fn(user: *mut c_void, log: *const
 ///
 /// The event thread calls `cb` for one line at a time, even if clients poll their events. With zkl_set_log_polling, the
 /// callback instead runs on the thread that calls zkl_log_dispatch. The event thread runs as long as a log callback is set. The
-/// lines of each client arrive in the order in which the logged events occurred. The section Callbacks above describes which
+/// lines of each client arrive in the order in which the logged events occurred. The Callbacks section above describes which
 /// functions `cb` may call. If `cb` itself causes log lines on the event thread, the library delivers only the warnings and
 /// errors among these lines.
 ///
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn zkl_set_log_callback(
 /// the callback that the other function set. Before a call turns logging off, it delivers the queued lines on the calling
 /// thread.
 ///
-/// Returns: the statuses of zkl_set_log_callback.
+/// Returns: the same statuses as zkl_set_log_callback.
 /// Blocks while the previous callback is running, unless the previous callback itself makes the call. Any thread may call this
 /// function.
 #[unsafe(no_mangle)]

@@ -66,7 +66,7 @@ impl Handle for zkl_op {
 /// owner can re-enter the lock, and any thread may act for this owner. The caller must free the new operation, `*op_out`, with
 /// zkl_op_free.
 ///
-/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports how the acquire ends. On failure:
+/// Returns: ZKL_OK if the operation has started. Later, zkl_op_result reports how the acquire ends. On failure:
 /// - ZKL_E_INVALID in the same cases as zkl_acquire_timeout.
 /// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 ///
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn zkl_acquire_start(
 /// none. All other rules of zkl_semaphore_acquire_timeout also apply to this function. When the operation has ended with
 /// ZKL_OK, zkl_op_leases returns the leases. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
-/// Returns: the statuses of zkl_acquire_start. The call also fails with ZKL_E_INVALID if `quantity` is below 1 or above
+/// Returns: the same statuses as zkl_acquire_start. The call also fails with ZKL_E_INVALID if `quantity` is below 1 or above
 /// max_leases.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
@@ -136,12 +136,12 @@ pub extern "C" fn zkl_op_fd(op: *const zkl_op) -> c_int {
 ///
 /// Returns: ZKL_E_PENDING while the operation is still running. After the operation has ended, every call returns the same
 /// status:
-/// - ZKL_OK if an acquire operation acquired the lock or the leases, or if an operation of another kind succeeded.
+/// - ZKL_OK if the operation succeeded. An acquire operation succeeds if it acquires the lock or the leases.
 /// - ZKL_E_TIMEOUT if the operation's timeout passed first.
 /// - ZKL_E_CANCELED if the operation was canceled, for example by zkl_op_cancel.
 /// - ZKL_E_CLOSED if the lock, the semaphore or the client was closed, or if another thread freed the operation.
-/// - Other failures: the statuses of zkl_acquire_timeout or the statuses of zkl_semaphore_acquire_timeout. For an operation of
-///   another kind: the statuses of its blocking form, for example the statuses of zkl_release.
+/// - Other failures: the same statuses as zkl_acquire_timeout or the same statuses as zkl_semaphore_acquire_timeout. For any
+///   other operation: the same statuses as its blocking form, for example the same statuses as zkl_release.
 ///
 /// The call itself can fail with ZKL_E_HANDLE, ZKL_E_FORKED or ZKL_E_INTERNAL.
 ///
@@ -169,7 +169,7 @@ pub extern "C" fn zkl_op_message(op: *const zkl_op) -> *const c_char {
 /// waits without a limit. With 0, the call checks the operation once. If the wait reaches its time limit, the operation itself
 /// continues. Several threads may wait for one operation.
 ///
-/// Returns: the statuses of zkl_op_result, and also:
+/// Returns: the same statuses as zkl_op_result, and also:
 /// - ZKL_E_PENDING if the operation is still running at the end of the time limit.
 /// - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
 /// - ZKL_E_DEADLOCK if a callback makes the call and the call would have to wait.
@@ -220,7 +220,7 @@ pub extern "C" fn zkl_op_cancel(op: *mut zkl_op) -> zkl_status {
 /// Returns: ZKL_OK. On failure:
 /// - ZKL_E_PENDING while the operation is still running.
 /// - ZKL_E_INVALID if the leases were already taken, or if the operation does not acquire leases.
-/// - One of the statuses of zkl_op_result, if the operation has failed.
+/// - The same statuses as zkl_op_result, if the operation has failed.
 /// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 ///
 /// Does not block. Any thread may call this function.
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn zkl_op_leases(op: *mut zkl_op, leases_out: *mut *mut zk
 /// Returns: ZKL_OK, with the number in `*value_out`. On failure:
 /// - ZKL_E_PENDING while the operation is still running.
 /// - ZKL_E_INVALID if an argument is not valid, or if a function other than those listed above started the operation.
-/// - One of the statuses of zkl_op_result, if the operation has failed.
+/// - The same statuses as zkl_op_result, if the operation has failed.
 /// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 ///
 /// Does not block. Any thread may call this function.
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn zkl_op_value(op: *const zkl_op, value_out: *mut i64) ->
 /// - ZKL_E_PENDING while the operation is still running.
 /// - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large, or if a function other than those listed
 ///   above started the operation.
-/// - One of the statuses of zkl_op_result, if the operation has failed.
+/// - The same statuses as zkl_op_result, if the operation has failed.
 /// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 ///
 /// Does not block. Any thread may call this function.
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn zkl_op_participant(
 /// - ZKL_E_PENDING while the operation is still running.
 /// - ZKL_E_INVALID if an argument is not valid, if the client was already taken, or if another function has started the
 ///   operation.
-/// - One of the statuses of zkl_op_result, if the operation has failed.
+/// - The same statuses as zkl_op_result, if the operation has failed.
 /// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 ///
 /// Does not block. Any thread may call this function.
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn zkl_op_client(op: *mut zkl_op, client_out: *mut *mut zk
 /// Takes the semaphore from a zkl_semaphore_new_counted_start operation that has ended with ZKL_OK. The caller must free the
 /// semaphore, `*semaphore_out`, with zkl_semaphore_free.
 ///
-/// Returns: the statuses of zkl_op_client.
+/// Returns: the same statuses as zkl_op_client.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
@@ -381,7 +381,7 @@ pub extern "C" fn zkl_op_free(op: *mut zkl_op) {
 /// need this function if several green threads share one thread. Give each green thread its own owner number. The call blocks
 /// the whole thread with all its green threads.
 ///
-/// Returns: the statuses of zkl_acquire_timeout.
+/// Returns: the same statuses as zkl_acquire_timeout.
 /// Blocks until the owner holds the lock or the timeout passes. A call with timeout 0 waits at most one second for the server.
 /// Any thread may call this function.
 #[unsafe(no_mangle)]
@@ -396,7 +396,7 @@ pub extern "C" fn zkl_acquire_as(lock: *mut zkl_lock, owner: u64, timeout_ms: i6
 /// Releases the lock once on behalf of an owner. The rules of zkl_release also apply to this function. To act for the calling
 /// thread, pass ZKL_OWNER_THREAD as owner.
 ///
-/// Returns: the statuses of zkl_release.
+/// Returns: the same statuses as zkl_release.
 /// Blocks for at most the session timeout. Any thread may call this function, even if another thread acquired the lock.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_release_as(lock: *mut zkl_lock, owner: u64) -> zkl_status {
@@ -406,7 +406,7 @@ pub extern "C" fn zkl_release_as(lock: *mut zkl_lock, owner: u64) -> zkl_status 
 /// Releases the lock once for an owner, without waiting for the server. The library deletes the node of the lock in the
 /// background.
 ///
-/// Returns: the statuses of zkl_release_nowait.
+/// Returns: the same statuses as zkl_release_nowait.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_release_nowait_as(lock: *mut zkl_lock, owner: u64) -> zkl_status {
@@ -427,7 +427,7 @@ pub extern "C" fn zkl_is_held_as(lock: *const zkl_lock, owner: u64) -> i32 {
 /// Reports the hold state of an owner. The rules of zkl_lock_state also apply to this function. To act for the calling thread,
 /// pass ZKL_OWNER_THREAD as owner.
 ///
-/// Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
+/// Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns the same statuses as zkl_lock_state.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_lock_state_as(lock: *const zkl_lock, owner: u64) -> i32 {
@@ -437,7 +437,7 @@ pub extern "C" fn zkl_lock_state_as(lock: *const zkl_lock, owner: u64) -> i32 {
 /// Gets an owner's fencing token. The rules of zkl_fencing_token also apply to this function. To act for the calling thread,
 /// pass ZKL_OWNER_THREAD as owner.
 ///
-/// Returns: the statuses of zkl_fencing_token. The call fails with ZKL_E_NOT_OWNER if the given owner has no hold.
+/// Returns: the same statuses as zkl_fencing_token. The call fails with ZKL_E_NOT_OWNER if the given owner has no hold.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_fencing_token_as(lock: *const zkl_lock, owner: u64, token_out: *mut i64) -> zkl_status {
@@ -452,7 +452,7 @@ pub unsafe extern "C" fn zkl_fencing_token_as(lock: *const zkl_lock, owner: u64,
 /// Gets an owner's fencing pass. The rules of zkl_fencing_pass also apply to this function. To act for the calling thread,
 /// pass ZKL_OWNER_THREAD as owner.
 ///
-/// Returns: the statuses of zkl_fencing_token_as. On success, `*fencing_pass_out` contains the fencing pass.
+/// Returns: the same statuses as zkl_fencing_token_as. On success, `*fencing_pass_out` contains the fencing pass.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_fencing_pass_as(
@@ -471,7 +471,7 @@ pub unsafe extern "C" fn zkl_fencing_pass_as(
 /// Gets the time, in milliseconds, for which an owner's hold remains safe even if no server answers. The rules of
 /// zkl_remaining_ms also apply to this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
 ///
-/// Returns: the statuses of zkl_fencing_token_as. On success, `*remaining_ms_out` contains the time.
+/// Returns: the same statuses as zkl_fencing_token_as. On success, `*remaining_ms_out` contains the time.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_remaining_ms_as(
@@ -491,7 +491,7 @@ pub unsafe extern "C" fn zkl_remaining_ms_as(
 /// Waits until an owner's hold is no longer safe. The rules of zkl_wait_lost also apply to this function. To act for the
 /// calling thread, pass ZKL_OWNER_THREAD as owner. Any thread may wait for any owner.
 ///
-/// Returns: the statuses of zkl_wait_lost.
+/// Returns: the same statuses as zkl_wait_lost.
 /// Blocks until the wait ends, for at most the timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_wait_lost_as(lock: *mut zkl_lock, owner: u64, timeout_ms: i64) -> zkl_status {
@@ -501,7 +501,7 @@ pub extern "C" fn zkl_wait_lost_as(lock: *mut zkl_lock, owner: u64, timeout_ms: 
 /// Gets the path of the node that represents an owner's hold. The rules of zkl_lock_node_path also apply to this function. To
 /// act for the calling thread, pass ZKL_OWNER_THREAD as owner.
 ///
-/// Returns: the statuses of zkl_lock_node_path.
+/// Returns: the same statuses as zkl_lock_node_path.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_lock_node_path_as(

@@ -63,7 +63,7 @@ pub unsafe extern "C" fn zkl_participants(
 /// Shows the participants of a lock. For a read/write lock, the function shows readers and writers together. All other rules of
 /// zkl_participants also apply to this function. The read lock and the write lock of a read/write lock give the same result.
 ///
-/// Returns: the statuses of zkl_participants.
+/// Returns: the same statuses as zkl_participants.
 /// Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
 /// `cb` on the calling thread.
 #[unsafe(no_mangle)]
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn zkl_queue(lock: *mut zkl_lock, cb: zkl_participants_cb,
 /// Shows the participants of a semaphore. The rules of zkl_participants also apply to a semaphore. The callback first receives
 /// the leases, from the oldest to the newest, and then the waiters. Each lease is a separate participant.
 ///
-/// Returns: the statuses of zkl_participants.
+/// Returns: the same statuses as zkl_participants.
 /// Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
 /// `cb` on the calling thread.
 #[unsafe(no_mangle)]

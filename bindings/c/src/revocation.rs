@@ -1,5 +1,5 @@
 //! Requests to release a lock or leases, and the functions that set the callbacks for these requests. This module must not keep
-//! a callback: the object of the lock or of the semaphore keeps the callback.
+//! a callback: the object of the lock or semaphore keeps the callback.
 
 use std::ffi::{c_char, c_void};
 
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn zkl_set_revocable(
 /// the leases of a semaphore. After the program frees the semaphore, the library no longer delivers requests for leases that
 /// are still held.
 ///
-/// Returns: the statuses of zkl_set_revocable.
+/// Returns: the same statuses as zkl_set_revocable.
 /// Blocks while the previous callback is running. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_semaphore_set_revocable(

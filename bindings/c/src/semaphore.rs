@@ -84,7 +84,7 @@ pub unsafe extern "C" fn zkl_semaphore_new(
 /// (zkl_shared_count_set, Curator's SharedCount), the number of leases changes too. If the count has no node yet, the call
 /// creates the node with the value `initial`. If a program lowers the count, owners keep the leases that they already hold.
 ///
-/// Returns: the statuses of zkl_semaphore_new, and also ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER.
+/// Returns: the same statuses as zkl_semaphore_new, and also ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER.
 /// Blocks for at most the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn zkl_leases_fencing_token(leases: *const zkl_leases, tok
 /// Gets the time for which the leases remain safe even if no server answers. The time is in milliseconds, rounded down. If the
 /// leases are not safe now, the time is 0.
 ///
-/// Returns: the statuses of zkl_leases_fencing_token. On success, `*remaining_ms_out` contains the time.
+/// Returns: the same statuses as zkl_leases_fencing_token. On success, `*remaining_ms_out` contains the time.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_leases_remaining_ms(leases: *const zkl_leases, remaining_ms_out: *mut i64) -> zkl_status {
@@ -273,8 +273,8 @@ pub unsafe extern "C" fn zkl_leases_remaining_ms(leases: *const zkl_leases, rema
 
 /// Waits until at least one of the leases is no longer safe. The rules of zkl_wait_lost also apply to leases.
 ///
-/// Returns: the statuses of zkl_wait_lost. If the leases are released during the wait, the call fails with ZKL_E_HANDLE instead
-/// of ZKL_E_NOT_OWNER.
+/// Returns: the same statuses as zkl_wait_lost. If the leases are released during the wait, the call fails with ZKL_E_HANDLE
+/// instead of ZKL_E_NOT_OWNER.
 /// Blocks until the wait ends, for at most the timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_leases_wait_lost(leases: *mut zkl_leases, timeout_ms: i64) -> zkl_status {

@@ -25,8 +25,7 @@ use crate::status::zkl_status;
 /// The library may call the callbacks of `config` as soon as the client starts to connect. If the program polls for events
 /// (zkl_config_set_poll_events), the events stay queued until the program has taken the client.
 ///
-/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_client_new.
-/// On failure:
+/// Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_client_new. On failure:
 /// - ZKL_E_INVALID if an argument is not valid.
 /// - ZKL_E_HANDLE or ZKL_E_FORKED if `config` is not a live config of this process.
 /// - Other failures: ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
@@ -88,8 +87,8 @@ pub unsafe extern "C" fn zkl_client_close_start(client: *mut zkl_client, op_out:
 /// zkl_release_as also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If the
 /// program frees the operation early, the library still releases the lock.
 ///
-/// Returns: ZKL_OK if the release has started. After the start, zkl_op_result reports one of the statuses of zkl_release. On
-/// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Returns: ZKL_OK if the release has started. Later, zkl_op_result returns the same statuses as zkl_release. On failure:
+/// ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
@@ -105,8 +104,8 @@ pub unsafe extern "C" fn zkl_release_start(lock: *mut zkl_lock, owner: u64, op_o
 /// caller must free the new operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the library
 /// still releases the leases.
 ///
-/// Returns: ZKL_OK if the release has started. After the start, zkl_op_result reports one of the statuses of zkl_leases_release.
-/// On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call that fails with
+/// Returns: ZKL_OK if the release has started. Later, zkl_op_result returns the same statuses as zkl_leases_release. On
+/// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call that fails with
 /// ZKL_E_INVALID does not free the handle.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
@@ -121,9 +120,9 @@ pub unsafe extern "C" fn zkl_leases_release_start(leases: *mut zkl_leases, op_ou
 /// participants, and zkl_op_participant gets each participant. The caller must free the new operation, `*op_out`, with
 /// zkl_op_free.
 ///
-/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
-/// zkl_participants. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
-/// ZKL_E_INTERNAL. Does not block. The operation ends within the session timeout. Any thread may call this function.
+/// Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_participants. On
+/// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. Does not block. The
+/// operation ends within the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn zkl_participants_start(lock: *mut zkl_lock, op_out: *mut *mut zkl_op) -> zkl_status {
@@ -134,7 +133,7 @@ pub unsafe extern "C" fn zkl_participants_start(lock: *mut zkl_lock, op_out: *mu
 /// Starts an operation that asks the server for the participants of a lock. For a read/write lock, the operation lists both
 /// readers and writers, as zkl_queue does. All other rules of zkl_participants_start also apply to this function.
 ///
-/// Returns: the statuses of zkl_participants_start.
+/// Returns: the same statuses as zkl_participants_start.
 /// Does not block. The operation ends within the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
@@ -146,7 +145,7 @@ pub unsafe extern "C" fn zkl_queue_start(lock: *mut zkl_lock, op_out: *mut *mut 
 /// Starts an operation that asks the server for the participants of a semaphore. The operation lists the participants in the
 /// same order as zkl_semaphore_participants. All other rules of zkl_participants_start also apply to this function.
 ///
-/// Returns: the statuses of zkl_participants_start.
+/// Returns: the same statuses as zkl_participants_start.
 /// Does not block. The operation ends within the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
@@ -163,8 +162,8 @@ pub unsafe extern "C" fn zkl_semaphore_participants_start(
 /// Starts a revocation request for a node without waiting for the server. All other rules of zkl_revoke also apply to this
 /// function. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
-/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_revoke. On
-/// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_revoke. On failure:
+/// ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 /// Does not block. The operation ends within the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
@@ -186,8 +185,8 @@ pub unsafe extern "C" fn zkl_revoke_start(
 /// zkl_fence_check also apply to this function. After the operation has ended with ZKL_OK, zkl_op_value gets 1 if the hold
 /// still exists, and 0 otherwise. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
-/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_fence_check.
-/// On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_fence_check. On failure:
+/// ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 /// Does not block. The operation ends within the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
@@ -210,8 +209,8 @@ pub unsafe extern "C" fn zkl_fence_check_start(
 /// operation has ended with ZKL_OK, zkl_op_value gets the count. The caller must free the new operation, `*op_out`, with
 /// zkl_op_free.
 ///
-/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
-/// zkl_shared_count_get. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_shared_count_get. On
+/// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 /// Does not block. The operation ends within the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
@@ -232,8 +231,8 @@ pub unsafe extern "C" fn zkl_shared_count_get_start(
 /// Starts an operation that sets a shared count to a new value. All other rules of zkl_shared_count_set also apply to this
 /// function. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
-/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
-/// zkl_shared_count_set. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_shared_count_set. On
+/// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 /// Does not block. The operation ends within the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
@@ -256,9 +255,8 @@ pub unsafe extern "C" fn zkl_shared_count_set_start(
 /// also apply to this function. After the operation has ended with ZKL_OK, the program takes the semaphore from the operation
 /// (zkl_op_semaphore). The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
-/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
-/// zkl_semaphore_new_counted. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
-/// ZKL_E_INTERNAL.
+/// Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_semaphore_new_counted.
+/// On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 /// Does not block. The operation ends within the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
@@ -283,9 +281,9 @@ pub unsafe extern "C" fn zkl_semaphore_new_counted_start(
 /// hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as also apply to this
 /// function. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
-/// Returns: ZKL_OK if the wait has started. After the start, zkl_op_result never returns ZKL_OK. When the wait has ended,
-/// zkl_op_result reports the status that zkl_wait_lost would return, for example ZKL_E_LOST if the hold is no longer safe. On
-/// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Returns: ZKL_OK if the wait has started. Later, zkl_op_result never returns ZKL_OK. When the wait has ended, zkl_op_result
+/// reports the status that zkl_wait_lost would return, for example ZKL_E_LOST if the hold is no longer safe. On failure:
+/// ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
@@ -302,7 +300,7 @@ pub unsafe extern "C" fn zkl_wait_lost_start(lock: *mut zkl_lock, owner: u64, op
 /// Starts an operation that waits until the leases are no longer safe. If the leases are released, the operation ends with
 /// ZKL_E_NOT_OWNER. All other rules of zkl_wait_lost_start also apply to this function.
 ///
-/// Returns: the statuses of zkl_wait_lost_start. On success, zkl_op_result later reports one of the statuses of
+/// Returns: the same statuses as zkl_wait_lost_start. On success, zkl_op_result later returns the same statuses as
 /// zkl_wait_lost.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]

@@ -90,7 +90,7 @@ pub unsafe extern "C" fn zkl_waiting(lock: *const zkl_lock, cb: zkl_waiting_cb, 
 
 /// Shows why the pending acquires of a semaphore are waiting. The rules of zkl_waiting also apply to a semaphore.
 ///
-/// Returns: the statuses of zkl_waiting.
+/// Returns: the same statuses as zkl_waiting.
 /// Does not block, except while `cb` runs. Any thread may call this function. The function calls `cb` on the calling thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_semaphore_waiting(

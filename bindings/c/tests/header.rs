@@ -44,7 +44,7 @@ fn sections() -> Vec<Section> {
         section("Fencing", "Numbers with which a store can reject late writes. See docs/fencing.md.", &["fencing"]),
         section(
             "Semaphores",
-            "A limited number of leases. One call can acquire one or several of them.",
+            "A limited number of leases. One call can acquire one or more of them.",
             &["semaphore"],
         ),
         section(

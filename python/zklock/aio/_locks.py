@@ -68,8 +68,8 @@ class Lock(Uncopyable):
         cancelled call from the queue in the background.
 
         Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and
-        ClientClosed if the client is closed. Raises LockLost if an earlier hold of the task on this lock object was
-        lost, and the task has not released the lost hold yet. Raises ForeignContender if an incompatible kind of lock
+        ClientClosed if the client is closed. Raises LockLost if the task has lost an earlier hold of this lock object
+        and has not released that hold yet. Raises ForeignContender if an incompatible kind of lock
         uses the path. Raises Deadlock if the task already holds the lock on this path through another lock object, or
         if the task holds the read lock and tries to acquire the write lock.
 

@@ -66,7 +66,7 @@ class LossTarget:
 
 
 async def wait_lost(bridge: LoopBridge, held: LossTarget, timeout: float | None) -> bool:
-    """Wait for the loss of a hold or of leases. Every ``wait_lost()`` method calls this function."""
+    """Wait until a hold or leases are lost. Every ``wait_lost()`` method calls this function."""
     bridge.queue_for_call()
     limit = _timeout(timeout)
     wait = held.start_wait()

@@ -17,7 +17,7 @@ pub(crate) type RevocationHandler = dyn Fn(&str) + Send + Sync;
 #[repr(i32)]
 #[non_exhaustive]
 pub enum Listen {
-    /// The listener receives every change of every hold.
+    /// The listener is notified of every change to every hold.
     #[default]
     All = 0,
     /// The listener receives only losses. A loss is the change of a hold from [`Held`](crate::LockState::Held) or

@@ -1,4 +1,4 @@
-//! A TLS configuration loaded from the files that the settings name, together with the client's certificate. All
+//! A TLS configuration loaded from the files named in the settings, and the client's certificate. All
 //! connections share this configuration until one of the files changes. The code in this file does not read the files.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The TLS configuration of a client. A [`TlsSource`] reads the files that the settings name, and reads a file again
+//! The TLS configuration of a client. A [`TlsSource`] reads the files named in the settings, and reads a file again
 //! after the file has changed. While the files stay the same, all connections share one configuration, so that TLS
 //! sessions are resumed. The code in this file does not encrypt bytes.
 
@@ -31,7 +31,7 @@ use crate::runtime::sync::{Mutex, lock};
 /// The largest allowed size of a password file, in bytes.
 const PASSWORD_LIMIT: usize = 4096;
 
-/// The TLS settings of a client, and the configuration that was last loaded from its files.
+/// The TLS settings of a client, and the configuration that was last loaded from the files named in them.
 pub(crate) struct TlsSource {
     settings: TlsSettings,
     provider: Arc<CryptoProvider>,
@@ -63,7 +63,7 @@ impl TlsSource {
         })
     }
 
-    /// Reads the files that the settings name, unless they are unchanged since the last call. If this call fails, the
+    /// Reads the files named in the settings, unless they are unchanged since the last call. If this call fails, the
     /// source keeps the configuration of the last successful call. The call blocks while it reads files.
     ///
     /// Errors: INVALID if a file is not usable; the message names the option and the file. EXHAUSTED if the process or

@@ -168,7 +168,7 @@ fn kind(text: &str, name: &str) -> Option<Kind> {
     })
 }
 
-/// Adds the statuses of a function. "Returns: the statuses of zkl_other" refers to another function.
+/// Adds the statuses of a function. "Returns: the same statuses as zkl_other" refers to another function.
 fn statuses(
     name: &str,
     comments: &BTreeMap<String, String>,
@@ -180,7 +180,7 @@ fn statuses(
     for word in said.split(|c: char| !c.is_alphanumeric() && c != '_') {
         found.extend(word.strip_prefix("ZKL_E_").map(str::to_owned));
     }
-    for other in said.split("the statuses of zkl_").skip(1) {
+    for other in said.split("same statuses as zkl_").skip(1) {
         let other = other.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
         statuses(&format!("zkl_{other}"), comments, found, seen);
     }

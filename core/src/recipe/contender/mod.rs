@@ -142,7 +142,7 @@ impl QueueRequest {
     }
 }
 
-/// One attempt to acquire one or several locks.
+/// One attempt to acquire one or more locks.
 #[derive(Debug)]
 pub(crate) struct Contender {
     slots: Vec<QueueSlot>,
@@ -376,7 +376,7 @@ pub(crate) enum Blocker<'a> {
 }
 
 impl Contender {
-    /// Creates a contender for one or several directories. If `try_once` is true, the contender leaves instead of
+    /// Creates a contender for one or more directories. If `try_once` is true, the contender leaves instead of
     /// waiting. The names of its nodes contain `client_uuid_high`, which all nodes of this client have in common.
     pub(crate) fn new(requests: Vec<QueueRequest>, try_once: bool, client_uuid_high: u64, entropy: u64) -> Self {
         let prefix = name::protected_prefix(client_uuid_high, entropy);
