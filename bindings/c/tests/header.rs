@@ -42,11 +42,7 @@ fn sections() -> Vec<Section> {
             &["lock_object", "lock"],
         ),
         section("Fencing", "Numbers with which a store can reject late writes. See docs/fencing.md.", &["fencing"]),
-        section(
-            "Semaphores",
-            "A limited number of leases. One call can acquire one or more of them.",
-            &["semaphore"],
-        ),
+        section("Semaphores", "A limited number of leases. One call can acquire one or more of them.", &["semaphore"]),
         section(
             "Participants and waits",
             "Queries for tools and messages: the participants of a lock, and what a call waits for.",

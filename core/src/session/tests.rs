@@ -136,21 +136,17 @@ impl Peer {
 
     /// Returns the servers of the next connection attempts, each of which fails.
     fn attempts(&mut self, count: usize) -> Vec<String> {
-        self.fail_attempts(count, |session, at| {
-            session.on_connection_event(at, ConnectionEvent::Disconnected("refused"))
-        })
+        self.fail_attempts(count, ConnectionEvent::Disconnected("refused"))
     }
 
     /// Returns the sorted servers of the next connection attempts, each of which fails because of a certificate.
     fn refusals(&mut self, count: usize) -> Vec<String> {
-        let mut hosts = self.fail_attempts(count, |session, at| {
-            session.on_connection_event(at, ConnectionEvent::CertificateRefused("unknown issuer"))
-        });
+        let mut hosts = self.fail_attempts(count, ConnectionEvent::CertificateRefused("unknown issuer"));
         hosts.sort();
         hosts
     }
 
-    fn fail_attempts(&mut self, count: usize, fail: impl Fn(&mut Session<u32>, Time)) -> Vec<String> {
+    fn fail_attempts(&mut self, count: usize, failure: ConnectionEvent<'_>) -> Vec<String> {
         let mut hosts = Vec::new();
         while hosts.len() < count {
             let at = self.session.next_timeout().unwrap();
@@ -158,7 +154,7 @@ impl Peer {
             while let Some(command) = self.session.poll_command() {
                 if let Command::Connect(server) = command {
                     hosts.push(server.host);
-                    fail(&mut self.session, at);
+                    self.session.on_connection_event(at, failure);
                 }
             }
         }
