@@ -22,7 +22,7 @@
  * zklock_ffi.h contains the same declarations without preprocessor directives, for foreign function interfaces. The page
  * docs/bindings.md explains how to write a binding for another language.
  *
- * A hold is safe only while its ZooKeeper session is certainly alive. The library uses the clock of this machine to decide
+ * A hold is safe only while its ZooKeeper session is known to be alive. The library uses the clock of this machine to decide
  * whether a hold is safe (zkl_is_held, zkl_remaining_ms). A lock cannot stop a program that keeps working after the program
  * loses the lock. A store that compares fencing tokens can refuse writes from such a program (zkl_fencing_token).
  *
@@ -627,8 +627,8 @@ typedef struct zkl_lock zkl_lock;
 
 /**
  * Makes a mutex on a path, for example "/locks/nightly-report". The mutex is re-entrant, and each thread has its own hold. The
- * mutex uses the same znodes as Curator's InterProcessMutex. The function sends no request to a server. The caller must free
- * the new lock, `*lock_out`, with zkl_lock_free.
+ * mutex uses the same znodes as Curator's InterProcessMutex. The function does not send a request to a server. The caller must
+ * free the new lock, `*lock_out`, with zkl_lock_free.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -672,8 +672,8 @@ zkl_status zkl_mutex_set_local_handover(zkl_lock *lock, int32_t max_passes);
 /**
  * Makes a semaphore mutex on a path. A semaphore mutex is not re-entrant, and any thread may release it. The semaphore mutex
  * uses the same znodes as Curator's InterProcessSemaphoreMutex. If a thread acquires a semaphore mutex that the thread already
- * holds, the call waits until another thread releases the lock. The function sends no request to a server. The caller must
- * free the new lock, `*lock_out`, with zkl_lock_free.
+ * holds, the call waits until another thread releases the lock. The function does not send a request to a server. The caller
+ * must free the new lock, `*lock_out`, with zkl_lock_free.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -683,7 +683,8 @@ ZKL_NODISCARD zkl_status zkl_semaphore_mutex_new(zkl_client *client, const char 
 /**
  * Makes the read lock and the write lock of a read/write lock on a path. Any number of readers can hold the read lock at the
  * same time. While a writer holds the write lock, no other owner can hold the read lock or the write lock. Both locks use the
- * same znodes as Curator's InterProcessReadWriteLock in version 5.5 and later. The function sends no request to a server.
+ * same znodes as Curator's InterProcessReadWriteLock in version 5.5 and later. The function does not send a request to a
+ * server.
  *
  * Both locks are re-entrant, and each thread has its own holds. A thread that holds the write lock may also acquire the read
  * lock. If the thread then releases the write lock, the thread keeps the read lock. During this downgrade from the write lock
@@ -1552,7 +1553,7 @@ ZKL_NODISCARD zkl_status zkl_op_leases(zkl_op *op, zkl_leases **leases_out);
  *
  * Returns: ZKL_OK, with the number in `*value_out`. On failure:
  * - ZKL_E_PENDING while the operation is still running.
- * - ZKL_E_INVALID if an argument is not valid, or if a function other than those listed above started the operation.
+ * - ZKL_E_INVALID if an argument is not valid, or if the operation was not started by one of the functions listed above.
  * - The same statuses as zkl_op_result, if the operation has failed.
  * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  *
@@ -1567,8 +1568,8 @@ zkl_status zkl_op_value(const zkl_op *op, int64_t *value_out);
  *
  * Returns: ZKL_OK, with the participant in `*participant_out`. On failure:
  * - ZKL_E_PENDING while the operation is still running.
- * - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large, or if a function other than those listed
- *   above started the operation.
+ * - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large, or if the operation was not started by one
+ *   of the functions listed above.
  * - The same statuses as zkl_op_result, if the operation has failed.
  * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  *

@@ -61,8 +61,8 @@ impl ClientLock {
         Ok(answer)
     }
 
-    /// Returns the hold of `owner` and its node paths. If the caller asked for each separately, another thread could
-    /// release the hold between the two calls.
+    /// Returns the hold of `owner`, with the node paths of the hold. If the caller asked for each separately, another
+    /// thread could release the hold between the two calls.
     pub(crate) fn hold_and_nodes(&self, owner: Owner) -> Result<(Option<HoldView>, Vec<String>)> {
         self.read_engine(|engine, now| (engine.hold_of(now, self.id, owner), engine.nodes_of(self.id, owner)))
     }

@@ -199,8 +199,8 @@ impl Config {
         Self { wait_for_kazoo: wait, ..self }
     }
 
-    /// Controls whether the client creates the chroot of its server list if the chroot is missing. By default, the
-    /// setting is off, and connecting to a missing chroot fails with SERVER. This default prevents a client from
+    /// Controls whether the client creates the chroot that its server list names, if the chroot is missing. By default,
+    /// the setting is off, and connecting to a missing chroot fails with SERVER. This default prevents a client from
     /// creating a chroot because its name was misspelled. Programs with different chroots do not exclude each other.
     pub fn create_chroot(self, create: bool) -> Self {
         Self { create_chroot: create, ..self }

@@ -43,7 +43,7 @@ pub fn set_event_notifier(config: &mut Config, notifier: impl Fn(EventSource) + 
     config.set_event_notifier(notifier);
 }
 
-/// Returns the event source of a client. The notifier of the config receives the same event source.
+/// Returns the event source of a client. The config's notifier receives the same event source.
 pub fn event_source(client: &Client) -> Result<EventSource> {
     client.event_source()
 }

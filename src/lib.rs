@@ -19,10 +19,10 @@
 //! a unit. Every operation can either block the calling thread or run in the background ([`Lock::start_acquire`]). A
 //! background operation is also a future. The owner of a hold can be a thread, a task, or a number ([`Owner`]).
 //!
-//! A hold is safe only while its ZooKeeper session is certainly alive. The client uses a local clock to decide whether
-//! a hold is safe ([`Lock::is_held`], [`Lock::remaining`]). A lock cannot stop a program that has lost the lock and
-//! continues its work. However, a data store that compares fencing tokens can refuse the writes of a program that has
-//! lost the lock ([`Lock::fencing_token`]).
+//! A hold is safe only while its ZooKeeper session is known to be alive. The client uses a local clock to decide
+//! whether a hold is safe ([`Lock::is_held`], [`Lock::remaining`]). A lock cannot stop a program that has lost the lock
+//! and continues its work. However, a data store that compares fencing tokens can refuse the writes of a program that
+//! has lost the lock ([`Lock::fencing_token`]).
 
 #![deny(missing_debug_implementations, missing_docs)]
 

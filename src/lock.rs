@@ -558,7 +558,7 @@ impl Lock {
     /// acquires of all threads in this process, in the order in which they began. The list of a multi-lock contains the
     /// acquires of the multi-lock; the lists of its member locks do not.
     ///
-    /// The call sends no request to a server, and therefore succeeds even if no server answers. To list the
+    /// The call does not send a request to a server, and therefore succeeds even if no server answers. To list the
     /// participants of all processes, call [`participants`](Self::participants). Both methods return the same node
     /// paths. With local hand-over, several acquires of a process can share one node
     /// ([`set_local_handover`](Self::set_local_handover)). If an acquire waits behind the shared node, the acquire has

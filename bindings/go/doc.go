@@ -25,9 +25,10 @@
 // and release it. Two goroutines that acquire the same lock exclude each other. A lock is re-entrant only through
 // [Hold.Acquire], which acquires a lock for the owner of an existing hold.
 //
-// A hold is safe only while its ZooKeeper session is certainly alive. The package uses the clock of this machine to decide
-// whether a hold is safe ([Hold.IsHeld], [Hold.Lost]). A lock cannot stop a program that continues after it has lost the lock.
-// However, a data store that compares fencing tokens can refuse such a program's writes ([Hold.FencingToken]).
+// A hold is safe only while its ZooKeeper session is known to be alive. The package uses the clock of this machine to
+// decide whether a hold is safe ([Hold.IsHeld], [Hold.Lost]). A lock cannot stop a program that continues after it has
+// lost the lock. However, a data store that compares fencing tokens can refuse such a program's writes
+// ([Hold.FencingToken]).
 //
 // # Waiting
 //

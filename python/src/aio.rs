@@ -273,8 +273,8 @@ impl CompletionQueue {
         self.track(py, WaitLostOp(wait.or_raise(py)?))
     }
 
-    /// List the participants of a Lock or a Semaphore. The list of a read lock contains only readers, and the list of a write lock
-    /// contains only writers.
+    /// List the participants of a Lock or a Semaphore. A read lock's list contains only readers, and a write lock's list contains
+    /// only writers.
     fn participants(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> PyResult<Op> {
         let call = if let Ok(lock) = of.cast::<Lock>() {
             lock.get().core.start_participants()

@@ -50,7 +50,7 @@ impl RevocationCallback {
             whom.queue_call(|py| Ok(Some(PyString::new(py, node_path).into_any().unbind())));
         };
         let handler = callback.is_some().then(|| Box::new(ask) as Handler);
-        // Set the callback first, and then register the handler, because a revocation request may already wait in the
+        // Set the callback before registering the handler, because a revocation request may already be waiting in the
         // core.
         let before = slot.get().replace(callback);
         if let Err(error) = py.detach(|| register(handler)).or_raise(py) {

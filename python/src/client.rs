@@ -349,7 +349,7 @@ impl Client {
         log::sync_level(py)?;
         let (auth, options) = (auth_of(auth)?, options_of(options)?);
         let keywords = Keywords { session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, options };
-        // Check the arguments before the file. If both an argument and the file are wrong, the error is about the argument.
+        // Check the arguments before the file. If an argument and the file are both wrong, the error names the argument.
         drop(keywords.config(py, &[])?);
         if let Some(on_event) = on_event {
             callable("on_event", on_event)?;

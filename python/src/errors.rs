@@ -1,5 +1,5 @@
-//! Converts errors of the core to Python exceptions. A table in the core maps each status to the name of its exception class. This file
-//! imports only `imports.rs` and `python_call.rs`, so that all other files can report errors.
+//! Converts errors of the core to Python exceptions. A table in the core maps each status to the name of its exception class. This
+//! file imports only `imports.rs` and `python_call.rs`, so all other files can import it to report errors.
 
 use pyo3::exceptions::{PyBaseException, PyException, PyGeneratorExit};
 use pyo3::prelude::*;

@@ -383,10 +383,10 @@ class Lock:
     def participants(self) -> list[Participant]:
         """Return a list of Participants, in queue order. The list contains the holders and waiters of all processes.
 
-        The list of a read lock contains only readers, and the list of a write lock contains only writers. ``queue()``
-        returns readers and writers. The list of a multi-lock contains the participants of the first member lock, then
-        those of the second member lock, and so on. The call blocks for at most the session timeout, and Ctrl-C
-        interrupts the call. Raises ConnectionLost if no server answers within the session timeout.
+        A read lock's list contains only readers, and a write lock's list contains only writers. ``queue()`` returns
+        readers and writers. The list of a multi-lock contains the participants of the first member lock, then those of
+        the second member lock, and so on. The call blocks for at most the session timeout, and Ctrl-C interrupts the
+        call. Raises ConnectionLost if no server answers within the session timeout.
         """
     def queue(self) -> list[Participant]:
         """Return a list of Participants, in queue order. The list contains both the readers and the writers of a
@@ -1172,8 +1172,8 @@ class _CompletionQueue:
         the wait.
         """
     def participants(self, of: Lock | Semaphore) -> _Op[list[Participant]]:
-        """List the participants of a Lock or a Semaphore. The list of a read lock contains only readers, and the list
-        of a write lock contains only writers.
+        """List the participants of a Lock or a Semaphore. A read lock's list contains only readers, and a write lock's
+        list contains only writers.
         """
     def queue(self, lock: Lock) -> _Op[list[Participant]]:
         """List all participants of a lock, both readers and writers."""

@@ -287,7 +287,7 @@ impl EventDelivery {
     /// Waits until the handlers for all queued events have been called, or until the time `end`. If the program polls
     /// for events, the handlers run on the calling thread or on a thread that polls. Otherwise, they run on the event
     /// thread or on the notified thread. A handler that closes its own client blocks the thread that calls the
-    /// handlers. In this case, the closing thread itself calls the handlers that receive only losses.
+    /// handlers. In this case, the closing thread itself calls the handlers that are registered only for losses.
     pub(super) fn deliver_losses(&self, end: Time) {
         let mut state = self.state.lock();
         match (state.is_dispatching_thread(), &state.dispatcher) {
@@ -367,8 +367,9 @@ impl EventDelivery {
         drop(dropped);
     }
 
-    /// Waits until another thread has closed the event delivery, for at most `timeout`. If a handler is running after
-    /// that, this method also waits until the handler returns. If a handler calls this method, the method does not wait.
+    /// Waits, for at most `timeout`, until another thread has closed the event delivery. If a handler is running after
+    /// that, this method also waits until the handler returns. If a handler calls this method, the method does not
+    /// wait.
     pub(super) fn wait_until_closed(&self, timeout: Duration) {
         let state = self.state.lock();
         if !state.is_dispatching_thread() {

@@ -17,8 +17,9 @@ pub(super) type ResolveResult = Result<Vec<SocketAddr>, Arc<io::Error>>;
 type ResolveCallback = Box<dyn FnOnce(ResolveResult) + Send>;
 type HostPort = (String, u16);
 
-/// The callers that wait for the addresses of each name. While one thread resolves a name, the process starts no second
-/// thread for this name. A resolver that hangs therefore blocks only one thread, even if many clients ask for the name.
+/// The callers that wait for the addresses of each name. While one thread is resolving a name, the process does not
+/// start another thread for the same name. A resolver that hangs therefore blocks only one thread, even if many clients
+/// ask for the name.
 static PENDING_LOOKUPS: PerProcess<Mutex<HashMap<HostPort, Vec<ResolveCallback>>>> =
     PerProcess::new(|| Mutex::new(HashMap::new()));
 

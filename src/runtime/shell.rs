@@ -608,7 +608,7 @@ impl Shell {
             waiter.wake();
         }
         if deferred.has_log_records {
-            // Like a callback, a subscriber must not wait for an answer, because this thread may have to read that
+            // Like a callback, a subscriber must not wait for an answer, because its thread may have to read that
             // answer.
             call_catching_panic(|| self.emit_log_records());
         }

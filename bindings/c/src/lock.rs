@@ -37,8 +37,8 @@ const _: () = {
 const MAX_LOCKS: usize = 4096;
 
 /// Makes a mutex on a path, for example "/locks/nightly-report". The mutex is re-entrant, and each thread has its own hold. The
-/// mutex uses the same znodes as Curator's InterProcessMutex. The function sends no request to a server. The caller must free
-/// the new lock, `*lock_out`, with zkl_lock_free.
+/// mutex uses the same znodes as Curator's InterProcessMutex. The function does not send a request to a server. The caller must
+/// free the new lock, `*lock_out`, with zkl_lock_free.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -99,8 +99,8 @@ pub extern "C" fn zkl_mutex_set_local_handover(lock: *mut zkl_lock, max_passes: 
 
 /// Makes a semaphore mutex on a path. A semaphore mutex is not re-entrant, and any thread may release it. The semaphore mutex
 /// uses the same znodes as Curator's InterProcessSemaphoreMutex. If a thread acquires a semaphore mutex that the thread already
-/// holds, the call waits until another thread releases the lock. The function sends no request to a server. The caller must
-/// free the new lock, `*lock_out`, with zkl_lock_free.
+/// holds, the call waits until another thread releases the lock. The function does not send a request to a server. The caller
+/// must free the new lock, `*lock_out`, with zkl_lock_free.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -122,7 +122,8 @@ pub unsafe extern "C" fn zkl_semaphore_mutex_new(
 
 /// Makes the read lock and the write lock of a read/write lock on a path. Any number of readers can hold the read lock at the
 /// same time. While a writer holds the write lock, no other owner can hold the read lock or the write lock. Both locks use the
-/// same znodes as Curator's InterProcessReadWriteLock in version 5.5 and later. The function sends no request to a server.
+/// same znodes as Curator's InterProcessReadWriteLock in version 5.5 and later. The function does not send a request to a
+/// server.
 ///
 /// Both locks are re-entrant, and each thread has its own holds. A thread that holds the write lock may also acquire the read
 /// lock. If the thread then releases the write lock, the thread keeps the read lock. During this downgrade from the write lock

@@ -248,7 +248,7 @@ pub unsafe extern "C" fn zkl_op_leases(op: *mut zkl_op, leases_out: *mut *mut zk
 ///
 /// Returns: ZKL_OK, with the number in `*value_out`. On failure:
 /// - ZKL_E_PENDING while the operation is still running.
-/// - ZKL_E_INVALID if an argument is not valid, or if a function other than those listed above started the operation.
+/// - ZKL_E_INVALID if an argument is not valid, or if the operation was not started by one of the functions listed above.
 /// - The same statuses as zkl_op_result, if the operation has failed.
 /// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 ///
@@ -274,8 +274,8 @@ pub unsafe extern "C" fn zkl_op_value(op: *const zkl_op, value_out: *mut i64) ->
 ///
 /// Returns: ZKL_OK, with the participant in `*participant_out`. On failure:
 /// - ZKL_E_PENDING while the operation is still running.
-/// - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large, or if a function other than those listed
-///   above started the operation.
+/// - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large, or if the operation was not started by one
+///   of the functions listed above.
 /// - The same statuses as zkl_op_result, if the operation has failed.
 /// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 ///

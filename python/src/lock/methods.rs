@@ -93,10 +93,10 @@ impl Lock {
 
     /// Return a list of Participants, in queue order. The list contains the holders and waiters of all processes.
     ///
-    /// The list of a read lock contains only readers, and the list of a write lock contains only writers. ``queue()``
-    /// returns readers and writers. The list of a multi-lock contains the participants of the first member lock, then
-    /// those of the second member lock, and so on. The call blocks for at most the session timeout, and Ctrl-C
-    /// interrupts the call. Raises ConnectionLost if no server answers within the session timeout.
+    /// A read lock's list contains only readers, and a write lock's list contains only writers. ``queue()`` returns
+    /// readers and writers. The list of a multi-lock contains the participants of the first member lock, then those of
+    /// the second member lock, and so on. The call blocks for at most the session timeout, and Ctrl-C interrupts the
+    /// call. Raises ConnectionLost if no server answers within the session timeout.
     fn participants(&self, py: Python<'_>) -> PyResult<Vec<Participant>> {
         let lock: &zklock::Lock = &self.core;
         participant::all(py, || lock.start_participants())

@@ -25,8 +25,8 @@
 
     asyncio.run(main())
 
-Classes, methods and arguments have the same names and meanings as in ``zklock``. A method that waits, or that sends a
-request to a server, is a coroutine in ``zklock.aio``. The methods raise the same exceptions as in ``zklock``. All
+Classes, methods and arguments have the same names and meanings as in ``zklock``. In ``zklock.aio``, each method that
+waits or sends a request to a server is a coroutine. The methods raise the same exceptions as in ``zklock``. All
 durations are in seconds.
 
 In this module, a hold belongs to a **task** and not to a thread. The task that holds a lock may re-enter the lock. All

@@ -124,8 +124,8 @@ class Client(Uncopyable):
         ``from_file()`` raises the same errors as the constructor of ``Client``, and also raises ValueError if the file
         cannot be read or a line is wrong.
         """
-        # The constructor checks the arguments before ``from_file()`` reads the file. If both an argument and the file
-        # are wrong, the error is about the argument.
+        # The constructor checks the arguments before ``from_file()`` reads the file. If an argument and the file are
+        # both wrong, the error names the argument.
         client = cls(
             servers,
             session_timeout=session_timeout,

@@ -180,10 +180,10 @@ class Lock(Uncopyable):
     async def participants(self) -> list[Participant]:
         """Return a list of Participants, in queue order. The list contains the holders and waiters of all processes.
 
-        The list of a read lock contains only readers, and the list of a write lock contains only writers. ``queue()``
-        returns readers and writers. The list of a multi-lock contains the participants of the first member lock, then
-        those of the second member lock, and so on. The call waits for at most the session timeout. Raises
-        ConnectionLost if no server answers within the session timeout.
+        A read lock's list contains only readers, and a write lock's list contains only writers. ``queue()`` returns
+        readers and writers. The list of a multi-lock contains the participants of the first member lock, then those of
+        the second member lock, and so on. The call waits for at most the session timeout. Raises ConnectionLost if no
+        server answers within the session timeout.
         """
         return await self._bridge.wait(self._bridge.queue_for_call().participants(self._native))
 

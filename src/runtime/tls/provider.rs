@@ -24,7 +24,7 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-/// Creates a signing key from a private key. This function borrows `key`, so that the caller can erase `key` later.
+/// Creates a signing key from a private key. This function only borrows `key`, so the caller can erase it later.
 /// `KeyProvider::load_private_key` would take ownership of `key`.
 pub(super) fn signing_key(
     provider: &CryptoProvider,
