@@ -466,7 +466,7 @@ fn numbers_of_the_code() -> Vec<Quoted> {
         quoted("docs/decisions/0007-directory-caches.md", "At most ", " caches for each client", limit("max_caches")),
         quoted("docs/chaos.md", "make chaos                        # ", " minutes", minutes),
         quoted("docs/chaos.md", "Three servers (ZooKeeper 3.9.4, tick ", " ms)", tick),
-        quoted("docs/chaos.md", "and sessions of ", " seconds", sessions),
+        quoted("docs/chaos.md", "and uses a session timeout of ", " seconds", sessions),
         quoted("README.md", "`make sim` runs ", " schedules", thousands(setting("Makefile", "\nSEEDS ?= "))),
     ]
 }
