@@ -18,6 +18,8 @@ use crate::process;
 
 /// The end of the command waits for at most this time until its last lines are written.
 const LAST_LINES: Duration = Duration::from_secs(1);
+/// The number of columns of a terminal that does not know its size.
+const USUAL_WIDTH: usize = 80;
 
 /// How much to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,7 +129,9 @@ impl Console {
         if !is_shown || process::is_in_background(io::stderr()) {
             return;
         }
-        let columns = tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col)).max(20);
+        let columns = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+        // A terminal that does not know its size has 0 columns.
+        let columns = if columns == 0 { USUAL_WIDTH } else { columns.max(20) };
         let line: String = printable_line(text).chars().take(columns.saturating_sub(1)).collect();
         self.write(format!("\r{line}\x1b[K"));
         self.has_progress.set(true);

@@ -188,6 +188,18 @@ fn the_wait_is_one_line_that_updates_itself() {
     assert!(screen.split('\r').all(|line| line.trim_end_matches("\x1b[K").chars().count() < 80), "{screen:?}");
 }
 
+/// A serial console, for example, does not know its size.
+#[test]
+fn a_terminal_without_a_size_shows_the_whole_line_of_the_wait() {
+    let path = path("size");
+    let holder = zklock(&["run", &path, "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    let (mut terminal, mut call) = Terminal::start_with(zklock(&["run", &path, "true"]), 0);
+    terminal.wait_for(": 1 ahead; held ");
+    terminal.press("\x03");
+    assert_eq!(call.wait(), 130);
+}
+
 /// Replaces what differs from run to run: addresses, ages, dates and numbers. Columns may have another width then.
 fn masked(text: &str) -> Vec<String> {
     let has_digits = |word: &str| word.contains(|letter: char| letter.is_ascii_digit());
