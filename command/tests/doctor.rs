@@ -233,6 +233,18 @@ fn nodes_that_no_session_ends_and_processes_that_are_gone_are_found() {
 }
 
 #[test]
+fn advice_about_a_node_quotes_its_name_and_contains_no_control_characters() {
+    let (path, mut raw) = (path("quoted"), raw());
+    lock_node(&mut raw, &path, "$(touch\u{202e} it's)-lock-0000000000", b"", flags::PERSISTENT);
+    let (code, findings) = shared(&[&path]);
+    assert_eq!(code, 69);
+    let finding = findings.iter().find(|finding| finding["check"] == "node").unwrap();
+    let advice = finding["advice"].as_str().unwrap();
+    let delete = format!(r"zklock break --yes --node '$(touch it'\''s)-lock-0000000000' {path} deletes it.");
+    assert!(advice.ends_with(&delete), "{advice}");
+}
+
+#[test]
 fn a_node_beside_the_lock_that_is_no_record_of_runs_is_64() {
     let (path, mut raw) = (path("runs"), raw());
     raw.create_with_ancestors(&path, b"", flags::PERSISTENT).unwrap();

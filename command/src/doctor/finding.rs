@@ -62,8 +62,8 @@ impl Finding {
     }
 
     /// Adds what to do.
-    pub(crate) fn advise(self, advice: impl Into<String>) -> Self {
-        Self { advice: Some(advice.into()), ..self }
+    pub(crate) fn advise(self, advice: impl AsRef<str>) -> Self {
+        Self { advice: Some(printable_line(advice.as_ref())), ..self }
     }
 
     pub(crate) const fn is_failure(&self) -> bool {

@@ -11,6 +11,7 @@ use super::finding::{Finding, milliseconds};
 use crate::clock::wall_time;
 use crate::duration::show;
 use crate::exit::{Exit, Failure};
+use crate::holder::quote;
 use crate::run::{Record, record_path};
 use crate::survey::{Entry, Role, Survey, below, read_contents};
 
@@ -230,7 +231,7 @@ fn node_finding(
 ) -> Result<Option<Finding>, Failure> {
     let Some(content) = &entry.content else { return Ok(None) };
     let name = entry.node.rsplit('/').next().unwrap_or_default();
-    let delete = format!("zklock break --yes --node {name} {path} deletes it.");
+    let delete = format!("zklock break --yes --node {} {} deletes it.", shell_word(name), shell_word(path));
     if content.session == 0 {
         let failure = Failure::new(
             Exit::Unavailable,
@@ -263,6 +264,12 @@ fn node_finding(
         return Ok(Some(Finding::warn("node", &entry.node, detail).advise(advice)));
     }
     Ok(None)
+}
+
+/// Writes a name so that the user can copy it to a shell. Any client can create a node whose name has a meaning there.
+fn shell_word(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-_.:".contains(c);
+    if name.chars().all(is_plain) { name.to_owned() } else { quote(name) }
 }
 
 /// The longest time between the question for the sessions and the check of a node.

@@ -22,6 +22,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use self::bound::Bound;
 use self::process::{HolderProcess, console};
 use self::report::{CONFIRMATION, PIECE, ReportTarget, UNPRINTED, standard_output, write_piece};
+pub(crate) use self::shell::quote;
 use crate::cli::HoldArguments;
 use crate::exit::{Exit, Failure};
 use crate::observe::table::print;

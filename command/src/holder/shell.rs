@@ -123,7 +123,7 @@ pub(crate) fn failure(code: u8) -> String {
 }
 
 /// Quotes a text for a shell.
-fn quote(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
