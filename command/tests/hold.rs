@@ -247,6 +247,29 @@ fn consul_4439_a_caller_that_ends_while_it_waits_leaves_the_queue() {
     }
 }
 
+#[test]
+fn the_end_of_a_wait_names_what_has_ended() {
+    let (path, mut raw) = (path("reasons"), raw());
+    let holder = zklock(&["run", &path, "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    let mut waiter = start(zklock(&["hold", "--stdin", &path]));
+    wait_for_queue(&mut raw, &path, 2);
+    waiter.close_input();
+    let output = waiter.output();
+    assert_eq!(output.status.code(), Some(75));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "zklock: standard input ended before the lock was acquired\n"
+    );
+    let waiter = zklock(&["hold", &path]).start();
+    wait_for_queue(&mut raw, &path, 2);
+    waiter.signal(libc::SIGTERM);
+    assert_eq!(
+        String::from_utf8(waiter.output().stderr).unwrap(),
+        "zklock: the call of zklock hold ended before the lock was acquired\n"
+    );
+}
+
 /// Starts `hold` with a standard output that is full, and waits until the lock is held. Returns also the end of the
 /// pipe that must stay open.
 fn hold_without_space(arguments: &[&str], path: &str) -> (Running, OwnedFd) {

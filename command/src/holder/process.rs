@@ -6,7 +6,7 @@ use std::time::Duration;
 use zklock::{Call, Client, LockState, Status};
 
 use super::bound::Bound;
-use super::report::{CALLER_ENDED, Delivery, ReportTarget, UNPRINTED, to_json};
+use super::report::{Delivery, ReportTarget, UNPRINTED, to_json};
 use super::shell::{self, Frame};
 use crate::cli::HoldArguments;
 use crate::clock::{BootTime, wall_time};
@@ -93,10 +93,16 @@ impl HolderProcess<'_> {
         if let Some(signal) = ending_signal(inbox)? {
             return Err(Failure::new(Exit::Signal(signal), ""));
         }
-        if self.bound.is_over() || self.report_target.is_closed() {
-            return Err(Failure::new(Exit::Busy, CALLER_ENDED));
-        }
-        Ok(())
+        let ended = if self.bound.has_process_ended() {
+            "the process that needs the lock"
+        } else if self.bound.is_over() {
+            "standard input"
+        } else if self.report_target.is_closed() {
+            "the call of zklock hold"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::new(Exit::Busy, format!("{ended} ended before the lock was acquired")))
     }
 }
 

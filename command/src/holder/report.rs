@@ -13,8 +13,6 @@ use super::bound::{Bound, is_ready};
 use crate::exit::{Exit, Failure};
 use crate::run::Variables;
 
-pub(crate) const CALLER_ENDED: &str = "the process that needs the lock ended before the lock was acquired";
-
 pub(crate) const UNPRINTED: &str = "the lock was released before its report could be printed";
 
 /// What the process that prints the report sends back before it prints the last piece.
@@ -51,7 +49,7 @@ impl ReportTarget {
     pub(crate) fn send(self, text: &str) -> Result<Delivery, Failure> {
         let Self::Caller(mut socket) = self else { return Ok(Delivery::Unprinted(text.as_bytes().to_vec())) };
         let sent = socket.write_all(text.as_bytes()).and_then(|()| socket.shutdown(Shutdown::Write));
-        sent.and_then(|()| socket.set_nonblocking(true)).map_err(|_| Failure::new(Exit::Busy, CALLER_ENDED))?;
+        sent.and_then(|()| socket.set_nonblocking(true)).map_err(|_| Failure::new(Exit::Busy, UNPRINTED))?;
         Ok(Delivery::Unconfirmed(socket))
     }
 }
@@ -86,7 +84,7 @@ impl Delivery {
             Self::Unconfirmed(socket) => match socket.read(&mut [0]) {
                 Ok(1..) => *self = Self::Done,
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-                Ok(0) | Err(_) => return Err(Failure::new(Exit::Busy, CALLER_ENDED)),
+                Ok(0) | Err(_) => return Err(Failure::new(Exit::Busy, UNPRINTED)),
             },
             Self::Unprinted(rest) => {
                 while !rest.is_empty() && is_ready(standard_output()) {
