@@ -3,7 +3,6 @@
 
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
@@ -41,10 +40,9 @@ fn main() -> ExitCode {
             return if error.status() == Status::Invalid { ExitCode::from(2) } else { ExitCode::FAILURE };
         }
     };
-    // The parent process may wait for this line. The parent process may also have closed the pipe, so the program
-    // ignores a failure.
-    let _ = writeln!(std::io::stdout(), "{}", server.address());
-    loop {
-        thread::park();
-    }
+    ExitCode::from(zklock_process::end_on_signal(|| {
+        // The parent process may wait for this line. The parent process may also have closed the pipe, so the program
+        // ignores a failure.
+        let _ = writeln!(std::io::stdout(), "{}", server.address());
+    }))
 }

@@ -34,6 +34,27 @@ fn program_prints_its_address_and_ends_on_sigterm() {
     assert!(TcpStream::connect(address).is_err());
 }
 
+/// The kernel discards a signal to the first process of a container if the process does not wait for it.
+#[test]
+fn the_first_process_of_a_container_ends_on_sigterm() {
+    let container = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
+    if !Command::new("unshare").args(container).arg("true").status().is_ok_and(|status| status.success()) {
+        eprintln!("this test needs unshare(1) and the permission to make pid namespaces");
+        return;
+    }
+    let script = format!("exec 3<&0; (read line <&3; kill -TERM 1) & exec {PROGRAM} --listen 127.0.0.1:0");
+    let mut command = Command::new("unshare");
+    let mut program = Program::start(command.args(container).args(["sh", "-c", &script]).stdin(Stdio::piped()));
+    TcpStream::connect(&program.address).unwrap();
+    program.child.stdin.take().unwrap().write_all(b"end\n").unwrap();
+    let mut status = None;
+    wait_until(Duration::from_secs(60), || {
+        status = program.child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(143));
+}
+
 #[test]
 fn program_listens_on_a_host_name_and_rejects_invalid_addresses() {
     let program = Program::start(Command::new(PROGRAM).args(["--listen", "localhost:0"]));
