@@ -256,6 +256,15 @@ fn a_node_beside_the_lock_that_is_no_record_of_runs_is_64() {
     details(&findings, "fail", "runs");
 }
 
+/// No thread of this size can start, as if the machine had no more threads.
+#[test]
+fn a_machine_without_threads_is_70() {
+    let output = zklock(&["doctor"]).env("RUST_MIN_STACK", &(1_u64 << 60).to_string()).output();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(70), "{errors}");
+    assert!(errors.starts_with("zklock: starting a thread failed: "), "{errors}");
+}
+
 #[test]
 fn wrong_arguments_are_64() {
     assert_eq!(code(&["doctor", "no/path"]).0, 64);

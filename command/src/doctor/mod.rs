@@ -7,6 +7,7 @@ mod servers;
 mod words;
 
 use std::collections::HashSet;
+use std::thread::Builder;
 
 use zklock::{Client, ConnectString};
 
@@ -26,13 +27,15 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Exit, Failure> {
     let checks: Vec<ServerCheck> = std::thread::scope(|scope| {
         let start = |server| {
             let (settings, chroot) = (&settings, &list.chroot);
-            scope.spawn(move || servers::check(server, chroot, settings))
+            let thread = Builder::new().spawn_scoped(scope, move || servers::check(server, chroot, settings));
+            thread.map_err(|error| Failure::system("starting a thread", error))
         };
         // A server that is given twice is checked once.
         let mut seen = HashSet::new();
         let threads: Vec<_> = list.servers.iter().filter(|server| seen.insert(*server)).map(start).collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
-    });
+        let failed = |_| Failure::new(Exit::Internal, "the check of a server panicked");
+        threads.into_iter().map(|thread| thread?.join().map_err(failed)).collect::<Result<_, _>>()
+    })?;
     let is_available = checks.iter().any(ServerCheck::is_available);
     for check in &checks {
         report.add_all(check.findings(is_available));

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::sync::mpsc;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use zklock::{Client, Error, Server, Status};
@@ -82,8 +83,13 @@ impl ServerCheck {
         let (sender, receiver) = mpsc::channel();
         let name = (server.host.clone(), server.port);
         // The system has no time limit for a lookup. A thread that takes longer ends with the process.
-        std::thread::spawn(move || drop(sender.send(name.to_socket_addrs().map(Iterator::collect::<Vec<_>>))));
+        let look_up = move || drop(sender.send(name.to_socket_addrs().map(Iterator::collect::<Vec<_>>)));
         let started = Instant::now();
+        if let Err(error) = Builder::new().spawn(look_up) {
+            let failure = Failure::system("starting a thread", error);
+            self.add(Finding::fail("name", &self.server, failure).advise("Raise the limit on processes (ulimit -u)."));
+            return None;
+        }
         let failed = |why: String| Failure::new(Exit::Unavailable, format!("the name {} {why}", server.host));
         let advice = "Check the name in the server list, /etc/resolv.conf and /etc/hosts: getent hosts NAME shows what this host sees.";
         let failure = match receiver.recv_timeout(LIMIT) {

@@ -2,6 +2,7 @@
 //! so the wait does not poll.
 
 use std::sync::mpsc;
+use std::thread::Builder;
 use std::time::Duration;
 
 use zklock::{Client, Status};
@@ -27,11 +28,15 @@ pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
     let (sender, result) = mpsc::channel();
     let of_thread = (client.clone(), arguments.clone());
     // The thread ends with this process if the server stays silent.
-    std::thread::spawn(move || {
+    let waiting = Builder::new().spawn(move || {
         let (client, arguments) = of_thread;
         // The other end may have given up.
         let _ = sender.send(wait(&client, &arguments));
     });
+    if let Err(error) = waiting {
+        leave(client);
+        return Err(Failure::system("starting a thread", error));
+    }
     let result = result.recv_timeout(limit.saturating_add(LEAVE_LIMIT));
     leave(client);
     result.unwrap_or_else(|_| {
