@@ -1,7 +1,10 @@
 //! The arguments of the command, and its help.
 
 use std::ffi::OsString;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, ValueHint};
@@ -207,7 +210,7 @@ pub(crate) struct LsArguments {
     #[arg(short, long)]
     pub(crate) all: bool,
     /// Show at most this number of locks.
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = number(0..=usize::MAX))]
     pub(crate) limit: usize,
     /// Print one JSON object.
     #[arg(long)]
@@ -222,7 +225,7 @@ pub(crate) struct LsArguments {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArguments {
     /// Show at most this number of participants.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = number(0..=usize::MAX))]
     pub(crate) limit: usize,
     /// Print one JSON object.
     #[arg(long)]
@@ -239,13 +242,13 @@ pub(crate) struct TopArguments {
     #[arg(short, long, value_name = "TIME", default_value = "2s", value_parser = delay)]
     pub(crate) delay: Duration,
     /// End after this number of refreshes. Default: no limit.
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = number(1..=u64::MAX))]
     pub(crate) iterations: Option<u64>,
     /// The order of the locks.
     #[arg(long, value_name = "ORDER", default_value = "wait")]
     pub(crate) sort: Order,
     /// Show at most this number of locks.
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = number(0..=usize::MAX))]
     pub(crate) limit: usize,
     /// Print one JSON object for each refresh, also on a terminal.
     #[arg(long)]
@@ -263,7 +266,7 @@ pub(crate) struct HoldArguments {
     #[arg(long)]
     pub(crate) sh: bool,
     /// Keep the lock until this process ends. Default: the shell that calls the command.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number(1..=i32::MAX))]
     pub(crate) pid: Option<i32>,
     /// Keep the lock until standard input ends.
     #[arg(long)]
@@ -297,7 +300,7 @@ pub(crate) struct ReleaseArguments {
     #[arg(long)]
     pub(crate) sh: bool,
     /// The process id that `zklock hold` has printed. Default: $ZKLOCK_HOLD_PID.
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = parsed::<i32>("a process id"))]
     pub(crate) pid: Option<i32>,
 }
 
@@ -310,10 +313,10 @@ pub(crate) struct WaitArguments {
     #[arg(short, long, conflicts_with = "semaphore")]
     pub(crate) shared: bool,
     /// Wait until leases of a semaphore with N leases are free.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number(1..=i32::MAX))]
     pub(crate) semaphore: Option<i32>,
     /// The number of leases that must be free.
-    #[arg(long, value_name = "K", requires = "semaphore", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_name = "K", requires = "semaphore", default_value_t = 1, value_parser = number(1..=i32::MAX))]
     pub(crate) qty: i32,
     /// The path of the lock.
     pub(crate) path: String,
@@ -359,6 +362,7 @@ pub(crate) struct FenceCheckArguments {
     /// The path of the lock.
     pub(crate) path: String,
     /// The fencing token, for example from ZKLOCK_FENCE.
+    #[arg(value_parser = parsed::<i64>("a fencing token, for example the value of ZKLOCK_FENCE"))]
     pub(crate) token: i64,
     #[command(flatten)]
     pub(crate) connection: Connection,
@@ -389,10 +393,10 @@ pub(crate) struct LockArguments {
     #[arg(short = 'x', long, conflicts_with = "semaphore")]
     pub(crate) exclusive: bool,
     /// Acquire a semaphore with N leases. All users of the path must give the same N.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number(1..=i32::MAX))]
     pub(crate) semaphore: Option<i32>,
     /// The number of leases of the semaphore to acquire.
-    #[arg(long, value_name = "K", requires = "semaphore", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_name = "K", requires = "semaphore", default_value_t = 1, value_parser = number(1..=i32::MAX))]
     pub(crate) qty: i32,
 }
 
@@ -406,7 +410,7 @@ pub(crate) struct Waiting {
     #[arg(short = 'w', long, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) timeout: Option<Duration>,
     /// Give up with 75 if more than N participants are ahead in the queue.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number(0..=u64::MAX))]
     pub(crate) queue_limit: Option<u64>,
 }
 
@@ -447,10 +451,10 @@ pub(crate) struct JobArguments {
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) grace: Option<Duration>,
     /// The exit code if the lock is busy or the job has already run.
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75, value_parser = number(0..=u8::MAX))]
     pub(crate) conflict_exit_code: u8,
     /// The exit code if the lock was lost and the command was ended.
-    #[arg(long, value_name = "CODE", default_value_t = 79)]
+    #[arg(long, value_name = "CODE", default_value_t = 79, value_parser = number(0..=u8::MAX))]
     pub(crate) lost_exit_code: u8,
     /// The name of the command that other participants see, of at most 60 characters. Default: the name of the program.
     #[arg(long, value_name = "TEXT", value_parser = owner)]
@@ -468,7 +472,7 @@ pub(crate) struct JobArguments {
     #[arg(long)]
     pub(crate) json: bool,
     /// Print the same events to this open descriptor. Messages for people still go to standard error.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(long, value_name = "N", value_parser = number(0..=i32::MAX))]
     pub(crate) status_fd: Option<i32>,
 }
 
@@ -584,6 +588,25 @@ fn split_attached_values(words: Vec<OsString>, parser: &clap::Command) -> Vec<Os
     }
     split.extend(words);
     split
+}
+
+/// Makes a parser whose error says what was expected.
+fn parsed<T: FromStr>(expected: &'static str) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| text.parse().map_err(|_| format!("expected {expected}"))
+}
+
+/// Makes a parser for the whole numbers of a range.
+fn number<T: FromStr + PartialOrd + Display + Clone>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let (least, most) = (range.start(), range.end());
+        match text.parse() {
+            Ok(number) if range.contains(&number) => Ok(number),
+            Ok(number) => Err(format!("{number} is not in {least}..={most}")),
+            Err(_) => Err(format!("expected a whole number from {least} to {most}")),
+        }
+    }
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {

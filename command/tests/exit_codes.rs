@@ -48,6 +48,35 @@ fn wrong_arguments_are_64_and_name_what_is_wrong() {
 }
 
 #[test]
+fn a_wrong_number_is_64_and_the_message_says_what_was_expected() {
+    let (positive, limit) = ("a whole number from 1 to 2147483647", format!("a whole number from 0 to {}", usize::MAX));
+    for (arguments, expected) in [
+        (&["run", "--queue-limit", "x", "/a", "true"][..], "a whole number from 0 to 18446744073709551615"),
+        (&["run", "--semaphore", "x", "/a", "true"], positive),
+        (&["run", "--semaphore", "2", "--qty", "x", "/a", "true"], positive),
+        (&["run", "--status-fd", "x", "/a", "true"], "a whole number from 0 to 2147483647"),
+        (&["run", "-E", "x", "/a", "true"], "a whole number from 0 to 255"),
+        (&["run", "--lost-exit-code", "x", "/a", "true"], "a whole number from 0 to 255"),
+        (&["hold", "--pid", "x", "/a"], positive),
+        (&["release", "x"], "a process id"),
+        (&["ls", "--limit", "x"], &limit),
+        (&["status", "--limit", "x", "/a"], &limit),
+        (&["top", "--limit", "x"], &limit),
+        (&["top", "-n", "x"], "a whole number from 1 to 18446744073709551615"),
+        (&["wait", "--semaphore", "x", "/a"], positive),
+        (&["wait", "--semaphore", "2", "--qty", "x", "/a"], positive),
+        (&["fence-check", "/a", "x"], "a fencing token, for example the value of ZKLOCK_FENCE"),
+    ] {
+        let (code, errors) = code(arguments);
+        assert_eq!(code, 64, "{arguments:?}: {errors}");
+        let expected = format!(": expected {expected}\n");
+        assert!(errors.contains("invalid value 'x' for ") && errors.contains(&expected), "{arguments:?}: {errors}");
+    }
+    let (code, errors) = code(&["run", "-E", "256", "/a", "true"]);
+    assert!(code == 64 && errors.contains(": expected a whole number from 0 to 255\n"), "{errors}");
+}
+
+#[test]
 fn help_is_no_error() {
     for arguments in [&["--help"][..], &["run", "--help"], &["try", "-h"], &["--version"]] {
         let output = zklock(arguments).output();
