@@ -198,6 +198,8 @@ fn a_command_that_cannot_be_executed_is_126_and_a_missing_one_127() {
         (missing, &*errors),
         (127, "zklock: cannot run no-such-command: No such file or directory (os error 2)\n")
     );
+    let (empty, errors) = code(&["run", &path, ""]);
+    assert_eq!((empty, &*errors), (127, "zklock: cannot run \"\": No such file or directory (os error 2)\n"));
     let (refused, errors) = code(&["run", &path, "/etc/passwd"]);
     assert_eq!((refused, &*errors), (126, "zklock: cannot run /etc/passwd: Permission denied (os error 13)\n"));
     wait_until(TEST_TIMEOUT, || queue(&mut raw(), &path).is_empty());

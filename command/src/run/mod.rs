@@ -286,6 +286,8 @@ impl Wrapper<'_> {
         }
         let program = self.job.command.as_ref().and_then(|command| command.first());
         let program = program.map(|program| program.to_string_lossy()).unwrap_or_default();
+        // An unset variable of a shell often causes an empty name, which the message must show.
+        let program = if program.is_empty() { "\"\"" } else { &*program };
         Failure::new(failure.exit, format!("cannot run {program}: {}", failure.message))
     }
 
