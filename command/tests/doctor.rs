@@ -256,6 +256,18 @@ fn a_node_beside_the_lock_that_is_no_record_of_runs_is_64() {
     details(&findings, "fail", "runs");
 }
 
+#[test]
+fn a_record_of_runs_that_is_not_readable_is_77_and_hides_no_other_finding() {
+    let (path, mut raw) = (path("secret"), raw());
+    raw.create_with_ancestors(&path, b"", flags::PERSISTENT).unwrap();
+    let entries = [(permissions::ALL & !permissions::READ, "world", "anyone")];
+    raw.create_with_acl(&format!("{path}-runs"), b"", flags::PERSISTENT, &entries).unwrap();
+    let (code, findings) = shared(&[&path]);
+    assert_eq!(code, 77);
+    details(&findings, "ok", "lock");
+    assert!(details(&findings, "fail", "runs").contains("r (read)"), "{findings:?}");
+}
+
 /// No thread of this size can start, as if the machine had no more threads.
 #[test]
 fn a_machine_without_threads_is_70() {

@@ -424,3 +424,15 @@ fn the_findings_of_many_nodes_are_shortened() {
     let details: Vec<&str> = nodes.map(|finding| finding["detail"].as_str().unwrap()).collect();
     assert_eq!((details.len(), details[20]), (21, "5 more nodes have findings like those above"));
 }
+
+#[test]
+fn a_record_of_runs_that_is_not_readable_hides_no_participant() {
+    let (path, mut raw) = (path("secret"), raw());
+    let holder = zklock(&["run", &path, "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    raw.create_with_acl(&format!("{path}-runs"), b"", 0, &[(permissions::ALL & !permissions::READ, "world", "anyone")])
+        .unwrap();
+    let status = json(&["status", "--json", &path]);
+    assert_eq!(status["holders"], 1);
+    assert!(status["runs_error"].as_str().unwrap().contains("r (read)"), "{status}");
+}

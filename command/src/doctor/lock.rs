@@ -282,7 +282,14 @@ fn is_older_than_the_list(created: Timestamp) -> bool {
 /// Checks the record of `--once-per`.
 fn record(client: &Client, path: &str) -> Result<Option<Finding>, Failure> {
     let node = record_path(path);
-    let content = client.read_node(&node)?;
+    let content = match client.read_node(&node) {
+        Err(error) if error.status() == Status::Denied => {
+            let advice =
+                "run --once-per needs this right. Check the credentials (auth.*), or let an owner change the list.";
+            return Ok(Some(Finding::fail("runs", node, error.into()).advise(advice)));
+        }
+        content => content?,
+    };
     let record = match Record::parse(node.clone(), content.as_ref()) {
         Ok(record) => record,
         Err(failure) => {

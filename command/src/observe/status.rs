@@ -2,7 +2,7 @@
 
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
-use zklock::Client;
+use zklock::{Client, Status};
 
 use super::connect;
 use super::table::{Table, answer, width};
@@ -28,14 +28,17 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<Exit, Failure> {
     Ok(Exit::Command(0))
 }
 
-/// Reads the record of runs. The inner error says that the node contains other data.
+/// Reads the record of runs. The inner error says that an access control list forbids this, or that the node contains
+/// other data.
 fn read_record(client: &Client, path: &str) -> Result<Result<Record, Failure>, Failure> {
     let path = record_path(path);
-    let node = client.read_node(&path)?;
-    Ok(Record::parse(path, node.as_ref()))
+    match client.read_node(&path) {
+        Err(error) if error.status() == Status::Denied => Ok(Err(error.into())),
+        node => Ok(Record::parse(path, node?.as_ref())),
+    }
 }
 
-/// Returns the runs of the record, and why it is not valid.
+/// Returns the runs of the record, and why it is not readable or not valid.
 fn runs_and_error(record: &Result<Record, Failure>) -> (&[Run], Option<&str>) {
     match record {
         Ok(record) => (record.runs(), None),
