@@ -86,9 +86,15 @@ async def wait_lost(bridge: LoopBridge, held: LossTarget, timeout: float | None)
             held.check()
         return True
     finally:
-        # At the exit of the interpreter, the coroutine can end after its loop.
-        if not wait.get_loop().is_closed():
-            wait.cancel()
+        _abandon(wait)
+
+
+def _abandon(wait: asyncio.Future[bool]) -> None:
+    """Cancel a wait for a loss. A coroutine can end after its loop was closed, for example at the exit of the
+    interpreter. In this case, ``cancel()`` would raise an exception.
+    """
+    if not wait.get_loop().is_closed():
+        wait.cancel()
 
 
 class WhileHeld(AbstractAsyncContextManager[None]):
@@ -127,7 +133,9 @@ class WhileHeld(AbstractAsyncContextManager[None]):
         # The block may end after the loss but before the wait has ended. For example, a callback may have reported the
         # loss.
         is_lost = not wait.cancelled() and (wait.result() if wait.done() else self._is_lost_now())
-        wait.cancel()
+        # If the loop is closed, the wait remains, and must not keep the hold alive.
+        wait.remove_done_callback(self._cancel)
+        _abandon(wait)
         is_mine = self._has_cancelled and self._uncancel(task)
         if is_lost and (exc_value is None or (is_mine and isinstance(exc_value, asyncio.CancelledError))):
             raise self._held.loss_error() from exc_value
