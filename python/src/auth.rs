@@ -19,6 +19,7 @@ use crate::callback::{CallbackSlot, WeakCallback};
 use crate::display::type_name;
 use crate::errors::{OrRaise, wrong_type};
 use crate::python_call::CallPython;
+use crate::text;
 use crate::wait::is_exiting;
 
 /// The pairs of the argument `auth`.
@@ -42,7 +43,8 @@ impl AuthPairs {
             )
         };
         let pair = |pair: PyResult<Bound<'_, PyAny>>| {
-            let (scheme, credentials) = pair?.extract::<(String, Bound<'_, PyAny>)>().map_err(|_| wrong())?;
+            let (scheme, credentials) =
+                pair?.extract::<(Bound<'_, PyString>, Bound<'_, PyAny>)>().map_err(|_| wrong())?;
             let credentials = match bytes_of(&credentials)? {
                 Some(bytes) => Credentials::Fixed(bytes),
                 None if credentials.is_callable() => {
@@ -51,7 +53,7 @@ impl AuthPairs {
                 }
                 None => return Err(wrong()),
             };
-            Ok((scheme, credentials))
+            Ok((text::secret("auth", &scheme)?, credentials))
         };
         pairs.try_iter().map_err(|_| wrong())?.map(pair).collect::<PyResult<_>>().map(Self)
     }
@@ -102,7 +104,7 @@ fn bytes_of(value: &Bound<'_, PyAny>) -> PyResult<Option<Zeroizing<Vec<u8>>>> {
         return Ok(Some(Zeroizing::new(bytes.as_bytes().to_vec())));
     }
     let text = value.cast::<PyString>().ok();
-    text.map(|text| Ok(Zeroizing::new(text.extract::<String>()?.into_bytes()))).transpose()
+    text.map(|text| Ok(Zeroizing::new(text::secret("auth", text)?.into_bytes()))).transpose()
 }
 
 type BoxError = Box<dyn Error + Send + Sync>;

@@ -223,7 +223,7 @@ pub(crate) fn path_of(node: &Bound<'_, PyAny>) -> PyResult<String> {
         return Ok(participant.get().node_path().to_owned());
     }
     if let Ok(path) = node.cast::<PyString>() {
-        return path.extract();
+        return text::content("node", path);
     }
     let kind = type_name(node);
     Err(wrong_type(format!("node: expected a Participant or the path of a node, not {kind}")))
@@ -685,10 +685,11 @@ pub(crate) fn options_of(options: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<Fil
     let items = options.cast::<PyMapping>().map_err(|_| wrong("options", options))?.items()?;
     let pair = |item: Bound<'_, PyAny>| {
         let (name, value) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
-        match (name.extract(), value.extract::<String>()) {
-            (Ok(name), Ok(value)) => Ok((name, Zeroizing::new(value))),
-            (Err(_), _) => Err(wrong(&format!("options: {}", repr(&name)?), &name)),
-            (_, Err(_)) => Err(wrong(&format!("options: {}", repr(&name)?), &value)),
+        let what = format!("options: {}", repr(&name)?);
+        match (name.cast::<PyString>(), value.cast::<PyString>()) {
+            (Ok(name), Ok(value)) => Ok((text::content("options", name)?, Zeroizing::new(text::secret(&what, value)?))),
+            (Err(_), _) => Err(wrong(&what, &name)),
+            (_, Err(_)) => Err(wrong(&what, &value)),
         }
     };
     items.iter().map(pair).collect()

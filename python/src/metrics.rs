@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyMapping, PyTuple};
+use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 use zklock::{Histogram, Labels, Metrics, Value};
 
 use crate::display::type_name;
@@ -12,6 +12,7 @@ use crate::errors::{OrRaise, wrong_type};
 use crate::imports::imports;
 use crate::python_call::CallPython;
 use crate::states::client_state;
+use crate::text;
 
 /// Makes a `Metrics` object. Its fields have the names from the core's table of metrics.
 pub(crate) fn object<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound<'py, PyAny>> {
@@ -54,11 +55,13 @@ pub(crate) fn labels(given: Option<&Bound<'_, PyAny>>) -> PyResult<Labels> {
     };
     for item in mapping.items()? {
         let (name, value) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
-        let (Ok(name_text), Ok(value_text)) = (name.extract::<String>(), value.extract::<String>()) else {
-            let which = if name.extract::<String>().is_err() { name } else { value };
-            return Err(wrong(which, "names and values that are str")?);
+        let (name, value) = match (name.cast_into::<PyString>(), value.cast_into::<PyString>()) {
+            (Ok(name), Ok(value)) => (name, value),
+            (Err(error), _) | (_, Err(error)) => {
+                return Err(wrong(error.into_inner(), "names and values that are str")?);
+            }
         };
-        labels.add(&name_text, &value_text).or_raise(given.py())?;
+        labels.add(&text::content("labels", &name)?, &text::content("labels", &value)?).or_raise(given.py())?;
     }
     Ok(labels)
 }

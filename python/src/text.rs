@@ -48,14 +48,27 @@ pub(crate) fn in_order(value: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 fn text(argument: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<String> {
-    let text = value.cast::<PyString>().map_err(|_| wrong(argument, value, expected))?;
+    content(argument, value.cast::<PyString>().map_err(|_| wrong(argument, value, expected))?)
+}
+
+/// Returns the content of a text. If the text contains a lone surrogate, the function returns a ValueError that contains the text.
+pub(crate) fn content(argument: &str, text: &Bound<'_, PyString>) -> PyResult<String> {
+    encode(text, || Ok(format!("{argument}: {UTF_8}, not {}", repr(text)?)))
+}
+
+/// Returns the content of a text that may be a password. If the text contains a lone surrogate, the function returns a ValueError that
+/// does not contain the text.
+pub(crate) fn secret(argument: &str, text: &Bound<'_, PyString>) -> PyResult<String> {
+    encode(text, || Ok(format!("{argument}: {UTF_8}")))
+}
+
+const UTF_8: &str = "expected text that UTF-8 can encode";
+
+fn encode(text: &Bound<'_, PyString>, message: impl FnOnce() -> PyResult<String>) -> PyResult<String> {
     text.extract().map_err(|error: PyErr| {
         // The text contains a lone surrogate.
-        if error.is_instance_of::<PyUnicodeEncodeError>(value.py()) {
-            match repr(text) {
-                Ok(given) => wrong_value(format!("{argument}: expected text that UTF-8 can encode, not {given}")),
-                Err(failure) => failure,
-            }
+        if error.is_instance_of::<PyUnicodeEncodeError>(text.py()) {
+            message().map_or_else(|failure| failure, wrong_value)
         } else {
             error
         }

@@ -197,6 +197,41 @@ def test_bad_connect_strings(bad: str) -> None:
         zklock.Client(bad, connect_timeout=0.1)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda client: client.revoke("/\ud800"), r"node: expected text that UTF-8 can encode, not '/\ud800'"),
+        (
+            lambda client: client.prometheus({"a": "\ud800"}),
+            r"labels: expected text that UTF-8 can encode, not '\ud800'",
+        ),
+        (
+            lambda client: client.prometheus({"\ud800": "a"}),
+            r"labels: expected text that UTF-8 can encode, not '\ud800'",
+        ),
+        # These messages do not contain the text, because the text may be a password.
+        (
+            lambda _: zklock.Client("h:1", options={"auth.digest": "u:\ud800"}),
+            "options: 'auth.digest': expected text that UTF-8 can encode",
+        ),
+        (
+            lambda _: zklock.Client("h:1", auth=[("digest", "u:\ud800")]),
+            "auth: expected text that UTF-8 can encode",
+        ),
+        (
+            lambda _: zklock.aio.Client("h:1", auth=[("u:\ud800", "digest")]),
+            "auth: expected text that UTF-8 can encode",
+        ),
+    ],
+)
+def test_text_that_utf_8_cannot_encode_is_reported_with_its_argument(
+    client: zklock.Client, call: Callable[[zklock.Client], object], message: str
+) -> None:
+    with pytest.raises(zklock.InvalidArgument) as refused:
+        call(client)
+    assert str(refused.value) == message
+
+
 RECIPES = ["Mutex", "SemaphoreMutex", "ReadLock", "WriteLock", "MultiLock"]
 THINGS: list[Callable[[zklock.Client, str], Any]] = [
     lambda client, path: client.semaphore_mutex(path),
