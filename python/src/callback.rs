@@ -166,6 +166,9 @@ thread_local! {
 struct CallbackQueue {
     state: Mutex<State>,
     changed: Condvar,
+    /// Whether a thread that will call the callbacks was started. An exception may interrupt a start that succeeds.
+    is_started: AtomicBool,
+    /// Whether a thread calls the callbacks.
     is_served: AtomicBool,
 }
 
@@ -235,22 +238,25 @@ pub(crate) fn is_callback_thread() -> bool {
 
 /// Starts the thread that calls callbacks, unless the thread is already running.
 pub(crate) fn start_thread(py: Python<'_>) -> PyResult<()> {
-    let is_served = &CALLBACK_QUEUE.get().is_served;
-    if is_served.swap(true, Ordering::AcqRel) {
+    let is_started = &CALLBACK_QUEUE.get().is_started;
+    if is_started.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
     let started = py.import("zklock._callbacks").and_then(|module| module.call_python_method(intern!(py, "start"), ()));
-    started.map(drop).inspect_err(|_| is_served.store(false, Ordering::Release))
+    started.map(drop).inspect_err(|_| is_started.store(false, Ordering::Release))
 }
 
 /// Wait for the next pending callback, and return the callback with its argument. The caller must call the returned
-/// callback before it calls ``_next_call()`` again. If a callback forks the process, this function returns None in the
-/// child process. The calling thread of the child process must then end.
+/// callback before it calls ``_next_call()`` again. If another thread calls the callbacks, or if a callback forks the
+/// process and this process is the child, the function returns None. The calling thread must then end.
 #[pyfunction]
 pub(crate) fn _next_call(py: Python<'_>) -> Option<BoundCall> {
     let current = ForkEpoch::current();
-    if CALLBACK_THREAD.replace(Some(current)).is_some_and(|epoch| epoch != current) {
-        return None;
+    match CALLBACK_THREAD.get() {
+        Some(epoch) if epoch != current => return None,
+        Some(_) => {}
+        None if CALLBACK_QUEUE.get().is_served.swap(true, Ordering::AcqRel) => return None,
+        None => CALLBACK_THREAD.set(Some(current)),
     }
     zklock::internal::mark_callback_thread();
     loop {

@@ -1060,8 +1060,8 @@ def _close_all() -> None:
 
 def _next_call() -> tuple[Callable[[Any], object], Event | str] | None:
     """Wait for the next pending callback, and return the callback with its argument. The caller must call the returned
-    callback before it calls ``_next_call()`` again. If a callback forks the process, this function returns None in the
-    child process. The calling thread of the child process must then end.
+    callback before it calls ``_next_call()`` again. If another thread calls the callbacks, or if a callback forks the
+    process and this process is the child, the function returns None. The calling thread must then end.
     """
 
 def _report_unraisable(error: BaseException, callback: Callable[..., object]) -> None:

@@ -194,6 +194,38 @@ def test_events_and_revocations_share_one_thread(server: ZooKeeper, path: str) -
         assert [thread.name for thread in threading.enumerate()].count("zklock-events") == 1
 
 
+INTERRUPTED_START = """
+import sys, threading, time, zklock
+
+class Interrupted(threading.Thread):
+    def start(self):
+        super().start()
+        threading.Thread = original
+        raise KeyboardInterrupt
+
+client = zklock.Client(sys.argv[1])
+original, threading.Thread = threading.Thread, Interrupted
+try:
+    client.on_event(print)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+client.on_event(lambda event: print(threading.current_thread().name, flush=True))
+while [thread.name for thread in threading.enumerate()].count("zklock-events") > 1:
+    time.sleep(0.01)
+client.mutex(sys.argv[2]).acquire()
+sys.stdin.read()
+"""
+
+
+def test_ctrl_c_during_the_start_of_the_callback_thread_starts_no_second_thread(
+    server: ZooKeeper, path: str, program: Callable[..., Program]
+) -> None:
+    running = program(INTERRUPTED_START, server.address, path)
+    assert [running.read_line(), running.read_line()] == ["interrupted", "zklock-events"]
+    running.close_input()
+    assert running.ends() == 0
+
+
 @pytest.mark.parametrize("error", [KeyError("mine"), SystemExit(3)])
 def test_callback_exception_is_reported_as_unraisable(
     server: ZooKeeper, monkeypatch: pytest.MonkeyPatch, error: BaseException
