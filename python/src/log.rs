@@ -28,7 +28,9 @@ pub(crate) fn sync_level(py: Python<'_>) -> PyResult<()> {
     let seen = LAST_LEVEL.get().swap(level.map_or(0, |level| level as i32), Ordering::AcqRel);
     match (seen, level) {
         (NOT_CALLED, None) => LAST_LEVEL.get().store(NOT_CALLED, Ordering::Release),
-        (NOT_CALLED, Some(level)) => install_handler(py, level)?,
+        (NOT_CALLED, Some(level)) => {
+            install_handler(py, level).inspect_err(|_| LAST_LEVEL.get().store(NOT_CALLED, Ordering::Release))?;
+        }
         (seen, level) if seen != level.map_or(0, |level| level as i32) => set_log_level(level),
         _ => {}
     }

@@ -178,6 +178,33 @@ def test_a_handler_that_fails(
         logger.removeHandler(broken)
 
 
+FAILED_START = """
+import logging, sys, threading, zklock
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+
+def fail(self):
+    threading.Thread.start = start
+    raise RuntimeError("can't start new thread")
+
+start, threading.Thread.start = threading.Thread.start, fail
+try:
+    zklock.Client(sys.argv[1])
+except RuntimeError as error:
+    print(error, flush=True)
+zklock.Client(sys.argv[1]).close()
+"""
+
+
+def test_lines_are_logged_after_a_start_of_the_thread_has_failed(
+    server: ZooKeeper, program: Callable[..., Program]
+) -> None:
+    logging_program = program(FAILED_START, server.address)
+    assert logging_program.read_line() == "can't start new thread"
+    assert logging_program.read_line().startswith("session established session=0x")
+    assert logging_program.read_line().startswith("session closed session=0x")
+    assert logging_program.ends() == 0
+
+
 SILENT = """
 import sys, threading, zklock
 client = zklock.Client(sys.argv[1])
