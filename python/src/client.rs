@@ -636,10 +636,12 @@ static OPEN_CLIENTS: PerProcess<sync::Mutex<Vec<(WeakClient, CallbackDispatcher)
 /// Makes sure that this process closes its clients when it ends. Each function that makes a client calls this function first.
 pub(crate) fn prepare_exit(py: Python<'_>) -> PyResult<()> {
     static IS_PREPARED: PerProcess<AtomicBool> = PerProcess::new(AtomicBool::default);
-    if !IS_PREPARED.get().swap(true, Ordering::AcqRel) {
-        imports(py)?.register_child.bind(py).call_python(())?;
+    let is_prepared = IS_PREPARED.get();
+    if is_prepared.swap(true, Ordering::AcqRel) {
+        return Ok(());
     }
-    Ok(())
+    let registered = imports(py)?.register_child.bind(py).call_python(());
+    registered.map(drop).inspect_err(|_| is_prepared.store(false, Ordering::Release))
 }
 
 fn register_for_exit(client: &zklock::Client, dispatcher: CallbackDispatcher) {

@@ -134,15 +134,25 @@ def test_an_exit_handler_that_joins_a_daemon_thread(
     assert ending.ends() == 0
 
 
-# Each process acquires a lock and ends without releasing the lock.
+# Each process acquires a lock and ends without releasing the lock. Ctrl-C interrupts its first attempt to make a
+# client.
 CHILDREN = """
-import concurrent.futures, multiprocessing, sys, threading, zklock
+import concurrent.futures, multiprocessing.util, sys, threading, zklock
+from unittest import mock
+
+def interrupted_finalize():
+    return mock.patch.object(multiprocessing.util, "Finalize", side_effect=KeyboardInterrupt)
 
 def acquire(servers, path):
     global client, mutex, pool
     # The worker of this pool ends only when the interpreter ends.
     pool = concurrent.futures.ThreadPoolExecutor(1)
     pool.submit(int).result()
+    with interrupted_finalize():
+        try:
+            zklock.Client(servers)
+        except KeyboardInterrupt:
+            pass
     client = zklock.Client(servers, session_timeout=60)
     mutex = client.mutex(path)
     mutex.acquire()
