@@ -401,6 +401,9 @@ def test_a_multi_lock_of_paths(loops: Loops, server: ZooKeeper, path: str, inspe
                 client.multi(["no slash"])
             with pytest.raises(TypeError, match="not one path, '/a'"):
                 client.multi("/a")
+            # The error of a generator is not an error of its type.
+            with pytest.raises(TypeError, match="'int' object is not iterable"):
+                client.multi(path for paths in [1] for path in paths)  # type: ignore[attr-defined]
 
     loops.run(main())
 

@@ -466,9 +466,10 @@ def _check_locks(locks: Iterable[Lock | str]) -> tuple[Lock | str, ...]:
     if isinstance(locks, str):
         raise InvalidType(f"{expected} one path, {locks!r}")
     try:
-        locks_and_paths = tuple(locks)
+        iterator = iter(locks)
     except TypeError:
         raise InvalidType(f"{expected} {type(locks).__name__}") from None
+    locks_and_paths = tuple(iterator)
     for lock in locks_and_paths:
         if not isinstance(lock, (Lock, str)):
             hint = "; use its .read or .write" if isinstance(lock, RwLock) else ""
