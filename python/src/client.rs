@@ -612,7 +612,9 @@ impl Client {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let servers = quoted(py, &self.servers.lock().unwrap_or_else(PoisonError::into_inner))?;
+        // The thread must not call Python code while it has locked the mutex.
+        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let servers = quoted(py, &servers)?;
         match (self.core.state(), self.core.session_id()) {
             (Ok(state), Ok(id)) => {
                 let state = member_name(&client_state(py, state)?)?;

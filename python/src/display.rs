@@ -2,8 +2,11 @@
 //! may run Python's signal handlers. `Display` discards the exception of a handler, so Ctrl-C would be lost. Other files must not format a
 //! Python object.
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+
+use crate::python_call::CallPython;
 
 /// Returns the type name of an object.
 pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {
@@ -15,9 +18,11 @@ pub(crate) fn repr(value: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(value.repr()?.to_string_lossy().into_owned())
 }
 
-/// Returns a text in quotes, like Python's `repr()`.
+/// Returns a text in quotes, like Python's `repr()`. Unlike `repr()`, the function does not run Python's signal handlers, because a
+/// destructor cannot raise the exception of a handler.
 pub(crate) fn quoted(py: Python<'_>, text: &str) -> PyResult<String> {
-    repr(PyString::new(py, text).as_any())
+    let quoted = PyString::new(py, text).call_python_method(intern!(py, "__repr__"), ())?;
+    quoted.extract()
 }
 
 /// Returns the name of a Python enum member.

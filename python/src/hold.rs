@@ -343,12 +343,9 @@ impl Drop for Hold {
         Python::try_attach(|py| {
             let _ = py.detach(|| self.start_release_of(false));
             if is_released_with_object(&state) || state == Ok(LockState::Free) {
-                let paths = self.lock.get().quoted(py).unwrap_or_default();
                 let why = "the lock was released because its Hold was garbage-collected";
-                warn(
-                    py,
-                    format!("{paths}: {why}: use a with or async with block, or keep the Hold and call release()"),
-                );
+                let hint = "use a with or async with block, or keep the Hold and call release()";
+                warn(py, || Ok(format!("{}: {why}: {hint}", self.lock.get().quoted(py)?)));
             }
         });
     }

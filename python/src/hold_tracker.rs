@@ -103,7 +103,8 @@ impl HoldTracker {
             }
             if is_released_with_object(&core.state_as(self.owner)) {
                 let lock = Lock::describe(&lock, self.owner)?;
-                warn(py, format!("{who} ended while it holds {lock}, which no other thread or greenlet can release"));
+                let hint = "which no other thread or greenlet can release";
+                warn(py, || Ok(format!("{who} ended while it holds {lock}, {hint}")));
             }
         }
         Ok(())

@@ -317,8 +317,8 @@ impl Drop for Lock {
         // A multi-lock causes no warning here, because each member lock causes its own warning.
         if self.members.is_empty() && is_released_with_object(&self.core.state_in_process()) {
             Python::try_attach(|py| {
-                let paths = self.quoted(py).unwrap_or_default();
-                warn(py, format!("{paths}: the lock was released because its object was garbage-collected: {KEEP}"));
+                let why = "the lock was released because its object was garbage-collected";
+                warn(py, || Ok(format!("{}: {why}: {KEEP}", self.quoted(py)?)));
             });
         }
     }

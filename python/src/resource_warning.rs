@@ -8,12 +8,13 @@ use zklock::LockState;
 use crate::imports::imports;
 use crate::python_call::{CallPython, write_unraisable};
 
-/// Issues a ResourceWarning. If a filter (`-W error`) turns the warning into an exception, the function passes the exception to
-/// `sys.unraisablehook`. If Python is already raising an exception, the function preserves that exception.
-pub(crate) fn warn(py: Python<'_>, message: String) {
+/// Issues a ResourceWarning with the text that `message` returns. If a filter (`-W error`) turns the warning into an exception, the
+/// function passes the exception to `sys.unraisablehook`. If Python is already raising an exception, the function preserves that
+/// exception, also while it calls `message`.
+pub(crate) fn warn(py: Python<'_>, message: impl FnOnce() -> PyResult<String>) {
     let raised = PyErr::take(py);
-    let arguments = (message, py.get_type::<PyResourceWarning>());
-    if let Err(error) = imports(py).and_then(|imports| imports.warn.bind(py).call_python(arguments)) {
+    let category = py.get_type::<PyResourceWarning>();
+    if let Err(error) = message().and_then(|text| imports(py)?.warn.bind(py).call_python((text, category))) {
         write_unraisable(py, error, None);
     }
     if let Some(raised) = raised {

@@ -195,10 +195,7 @@ impl Drop for Leases {
                 _ => format!("{quantity} leases were released because their object was garbage-collected"),
             };
             let hint = "keep the object and call release(), or use a with block";
-            Python::try_attach(|py| {
-                let path = quoted(py, path).unwrap_or_default();
-                warn(py, format!("{path}: {released}: {hint}"));
-            });
+            Python::try_attach(|py| warn(py, || Ok(format!("{}: {released}: {hint}", quoted(py, path)?))));
         }
     }
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
+import operator
 import os
 import signal
 import socket
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -288,6 +291,76 @@ def test_no_signal_is_lost(client: zklock.Client, path: str, monkeypatch: pytest
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
     assert lost == []
+
+
+class InterruptingRef(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference that can report Ctrl-C to the interpreter. No Python code runs during the call."""
+
+    interrupt = staticmethod(_thread.interrupt_main)
+
+
+class Referent:
+    """An object that a weak reference can refer to."""
+
+
+TAKE = pytest.mark.parametrize(
+    "take",
+    [
+        lambda client, path: client.mutex(path).__enter__(),
+        lambda client, path: client.mutex(path).hold(),
+        lambda client, path: client.semaphore(path, 1).acquire(),
+    ],
+    ids=["Mutex", "Hold", "Leases"],
+)
+
+
+@TAKE
+def test_ctrl_c_is_not_lost_when_a_held_object_is_collected(
+    client: zklock.Client, path: str, inspector: Inspector, take: Callable[[zklock.Client, str], object]
+) -> None:
+    # A list drops its last object first. Ctrl-C is therefore pending when the list drops the held object.
+    last = Referent()
+    interrupting = InterruptingRef(last, operator.methodcaller("interrupt"))
+    objects = [take(client, path), last]
+    del last
+    with pytest.raises(KeyboardInterrupt):
+        del objects
+        for _ in range(1000):
+            pass
+    assert interrupting() is None
+    wait_until(lambda: inspector.below(path) == [])
+
+
+@TAKE
+def test_exception_that_drops_a_held_object_is_raised(
+    client: zklock.Client, path: str, inspector: Inspector, take: Callable[[zklock.Client, str], object]
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        (take(client, path), 1 // 0)
+    wait_until(lambda: inspector.below(path) == [])
+
+
+REPR = """
+import signal, sys, zklock
+client, signals = zklock.Client(sys.argv[1]), []
+
+def show(number, _):
+    signals.append(number)
+    repr(client)
+
+signal.signal(signal.SIGALRM, show)
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+while len(signals) < 500:
+    repr(client)
+signal.setitimer(signal.ITIMER_REAL, 0)
+print("ends", flush=True)
+"""
+
+
+def test_handler_may_use_repr_of_a_client_during_repr(server: ZooKeeper, program: Callable[..., Program]) -> None:
+    running = program(REPR, server.address)
+    assert running.read_line() == "ends"
+    assert running.ends() == 0
 
 
 @pytest.mark.parametrize(
