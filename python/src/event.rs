@@ -8,9 +8,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pyo3::IntoPyObjectExt;
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
+use pyo3::types::{PyDict, PyString, PyWeakrefMethods, PyWeakrefReference};
 use zklock::{Config, Event, LockId};
 
 use crate::callback::{CallbackSlot, WeakCallback, callable, start_thread};
@@ -140,14 +142,22 @@ impl EventObjects {
         let needed = imports(py)?;
         match event {
             Event::Client { state, previous, .. } => {
-                let (state, previous) = (client_state(py, *state)?, client_state(py, *previous)?);
-                needed.client_event.bind(py).call_python((state, previous)).map(Some)
+                let fields = [
+                    (intern!(py, "state"), client_state(py, *state)?),
+                    (intern!(py, "previous"), client_state(py, *previous)?),
+                ];
+                make(needed.client_event.bind(py), fields).map(Some)
             }
             Event::Lock { lock, path, token, fencing_pass, state, previous, .. } => {
-                let (state, previous) = (lock_state(py, *state)?, lock_state(py, *previous)?);
-                let lock = self.find(py, *lock);
-                let fields = (lock, &**path, state, previous, *token, *fencing_pass);
-                needed.lock_event.bind(py).call_python(fields).map(Some)
+                let fields = [
+                    (intern!(py, "lock"), self.find(py, *lock).into_bound_py_any(py)?),
+                    (intern!(py, "path"), path.into_bound_py_any(py)?),
+                    (intern!(py, "state"), lock_state(py, *state)?),
+                    (intern!(py, "previous"), lock_state(py, *previous)?),
+                    (intern!(py, "token"), token.into_bound_py_any(py)?),
+                    (intern!(py, "fencing_pass"), fencing_pass.into_bound_py_any(py)?),
+                ];
+                make(needed.lock_event.bind(py), fields).map(Some)
             }
             // The Python package has no class for this kind of event.
             _ => Ok(None),
@@ -163,6 +173,19 @@ impl EventObjects {
     fn lock(&self) -> MutexGuard<'_, HashMap<LockId, Py<PyWeakrefReference>>> {
         lock(&self.locks)
     }
+}
+
+/// Makes an event from its fields. An event loop may call this function on the main thread. The function therefore runs no Python code:
+/// an exception of a signal handler would drop the event.
+fn make<'py, const N: usize>(
+    class: &Bound<'py, PyAny>,
+    fields: [(&Bound<'py, PyString>, Bound<'py, PyAny>); N],
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = class.py();
+    let event = class.call_python_method(intern!(py, "__new__"), (class,))?;
+    let attributes = event.getattr(intern!(py, "__dict__"))?.cast_into::<PyDict>()?;
+    fields.into_iter().try_for_each(|(name, value)| attributes.set_item(name, value))?;
+    Ok(event)
 }
 
 impl Listeners {

@@ -12,10 +12,10 @@ use crate::python_call::CallPython;
 pub(crate) struct Imports {
     /// The exceptions of `zklock/_errors.py`, by their names.
     pub(crate) errors: Py<PyDict>,
-    /// The enums of `zklock/_states.py`.
-    pub(crate) client_state: Py<PyAny>,
-    pub(crate) lock_state: Py<PyAny>,
-    pub(crate) waits_for: Py<PyAny>,
+    /// The members of the enums in `zklock/_states.py`, by their values. A lookup runs no Python code, unlike a call of the enum.
+    pub(crate) client_states: Py<PyDict>,
+    pub(crate) lock_states: Py<PyDict>,
+    pub(crate) waits_for: Py<PyDict>,
     /// The classes of `zklock/_events.py`.
     pub(crate) client_event: Py<PyAny>,
     pub(crate) lock_event: Py<PyAny>,
@@ -60,6 +60,16 @@ fn modules(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(py.import("sys")?.getattr("modules")?.cast_into()?)
 }
 
+/// Returns the members of a Python enum, by their values.
+fn members(class: &Bound<'_, PyAny>) -> PyResult<Py<PyDict>> {
+    let members = PyDict::new(class.py());
+    for member in class.try_iter()? {
+        let member = member?;
+        members.set_item(member.getattr("_value_")?, member)?;
+    }
+    Ok(members.unbind())
+}
+
 /// Returns the objects that the native module uses. The first call happens during the import of the native module, and imports these
 /// objects.
 pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
@@ -71,9 +81,9 @@ pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
         let (greenlets, threads) = (py.import("zklock._greenlets")?, py.import("zklock._threads")?);
         Ok(Imports {
             errors: py.import("zklock._errors")?.dict().copy()?.unbind(),
-            client_state: states.getattr("ClientState")?.unbind(),
-            lock_state: states.getattr("LockState")?.unbind(),
-            waits_for: states.getattr("WaitsFor")?.unbind(),
+            client_states: members(&states.getattr("ClientState")?)?,
+            lock_states: members(&states.getattr("LockState")?)?,
+            waits_for: members(&states.getattr("WaitsFor")?)?,
             client_event: events.getattr("ClientEvent")?.unbind(),
             lock_event: events.getattr("LockEvent")?.unbind(),
             metrics: metrics.getattr("metrics_of")?.unbind(),

@@ -4,11 +4,11 @@
 use std::fmt::Debug;
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use zklock::{ClientState, Error, LockState, Status, WaitsFor};
 
 use crate::errors::to_py_err;
 use crate::imports::imports;
-use crate::python_call::CallPython;
 
 pub(crate) fn client_state(py: Python<'_>, state: ClientState) -> PyResult<Bound<'_, PyAny>> {
     let value = match state {
@@ -19,7 +19,7 @@ pub(crate) fn client_state(py: Python<'_>, state: ClientState) -> PyResult<Bound
         ClientState::Closed => "closed",
         state => return Err(unknown(py, state)),
     };
-    imports(py)?.client_state.bind(py).call_python((value,))
+    find(py, &imports(py)?.client_states, value)
 }
 
 pub(crate) fn lock_state(py: Python<'_>, state: LockState) -> PyResult<Bound<'_, PyAny>> {
@@ -31,7 +31,7 @@ pub(crate) fn lock_state(py: Python<'_>, state: LockState) -> PyResult<Bound<'_,
         LockState::Lost => "lost",
         state => return Err(unknown(py, state)),
     };
-    imports(py)?.lock_state.bind(py).call_python((value,))
+    find(py, &imports(py)?.lock_states, value)
 }
 
 pub(crate) fn waits_for(py: Python<'_>, waits_for: WaitsFor) -> PyResult<Bound<'_, PyAny>> {
@@ -44,7 +44,11 @@ pub(crate) fn waits_for(py: Python<'_>, waits_for: WaitsFor) -> PyResult<Bound<'
         WaitsFor::OwnHold => "own_hold",
         waits_for => return Err(unknown(py, waits_for)),
     };
-    imports(py)?.waits_for.bind(py).call_python((value,))
+    find(py, &imports(py)?.waits_for, value)
+}
+
+fn find<'py>(py: Python<'py>, members: &Py<PyDict>, value: &str) -> PyResult<Bound<'py, PyAny>> {
+    members.bind(py).get_item(value)?.ok_or_else(|| unknown(py, value))
 }
 
 /// Returns the error for a Rust value that has no member in the Python enum.

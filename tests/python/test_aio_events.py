@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import random
+import sys
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -505,3 +506,31 @@ def test_callbacks_have_the_context_of_the_task_that_connected(loops: Loops, ser
 
     loops.run(main())
     assert set(values) == {"connect"}
+
+
+def test_no_python_code_runs_while_the_library_makes_an_event(server: ZooKeeper, path: str) -> None:
+    """A signal handler runs only in Python code. An exception of a handler must not drop an event."""
+    callers: list[tuple[str, str]] = []
+
+    def profile(frame: Any, event: str, _: object) -> None:
+        if event == "call" and frame.f_back is not None:
+            callers.append((frame.f_back.f_code.co_name, frame.f_code.co_name))
+
+    async def main() -> None:
+        async with Client(server.address, on_event=events.append) as client:
+            sys.setprofile(profile)
+            try:
+                async with client.mutex(path):
+                    pass
+                await until(lambda: len(events) == 3)
+            finally:
+                sys.setprofile(None)
+
+    events: list[zklock.Event] = []
+    Loops(asyncio.SelectorEventLoop).run(main())
+    assert {callee for caller, callee in callers if caller == "drain"} == {"call_soon"}
+    assert events[0] == ClientEvent(ClientState.CONNECTED, ClientState.CONNECTING)
+    for event, (state, previous) in zip(events[1:3], [(HELD, FREE), (FREE, HELD)]):
+        assert isinstance(event, LockEvent)
+        assert event.token > 0
+        assert event == LockEvent(event.lock, path, state, previous, event.token)
