@@ -7,7 +7,7 @@ use zklock_standalone::{Server, SessionInfo, Settings, Target};
 
 use crate::client::Client;
 use crate::detached_drop::DetachedDrop;
-use crate::display::type_name;
+use crate::display::{repr, type_name};
 use crate::errors::{OrRaise, ignore_forked, wrong_type, wrong_value};
 use crate::seconds::{self, Seconds};
 use crate::{int_args, text};
@@ -189,7 +189,7 @@ fn target(py: Python<'_>, session: Option<&Bound<'_, PyAny>>) -> PyResult<Target
     if session.is_instance_of::<PyInt>() && !session.is_instance_of::<PyBool>() {
         return match session.extract() {
             Ok(id) => Ok(Target::Session(id)),
-            Err(_) => Err(wrong_value(format!("session is {session}; expected the id of a session"))),
+            Err(_) => Err(wrong_value(format!("session is {}; expected the id of a session", repr(session)?))),
         };
     }
     // The argument may be a client of zklock.aio.

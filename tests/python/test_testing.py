@@ -185,6 +185,15 @@ def test_wrong_arguments(
         call(zklock_server)
 
 
+def test_ctrl_c_during_the_message_about_a_wrong_session_is_raised(zklock_server: StandaloneServer) -> None:
+    class Interrupted(int):
+        def __repr__(self) -> str:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        zklock_server.expire(Interrupted(1 << 70))
+
+
 def test_a_client_of_another_server(zklock_server: StandaloneServer) -> None:
     with zklock.Client(zklock_server.address), StandaloneServer() as other, zklock.Client(other.address) as client:
         who = f"the server has no session {client.session_id:#x}"
