@@ -30,6 +30,7 @@ use crate::cli::{
 };
 use crate::console::{Console, Verbosity};
 use crate::exit::{Exit, Failure};
+use crate::run::inbox::end_first_process_on_signal;
 use crate::run::{Job, Mode};
 use crate::settings::Settings;
 
@@ -56,6 +57,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             };
         }
     };
+    let handles_signals = matches!(cli.verb, Verb::Run(_) | Verb::Try(_) | Verb::Hold(_) | Verb::Top(_));
+    if !handles_signals && let Err(failure) = end_first_process_on_signal() {
+        return end(Err(failure), false);
+    }
     match cli.verb {
         Verb::Run(RunArguments { connection, lock, waiting, job, words }) => {
             start(&Arguments { connection, lock, waiting, words, command, needs_command: true }, job)

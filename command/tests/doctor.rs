@@ -249,7 +249,7 @@ fn a_node_beside_the_lock_that_is_no_record_of_runs_is_64() {
     let (path, mut raw) = (path("runs"), raw());
     raw.create_with_ancestors(&path, b"", flags::PERSISTENT).unwrap();
     assert_eq!(code(&["run", "--once-per", "day", &path, "true"]).0, 0);
-    assert_eq!(details(&shared(&[&path]).1, "ok", "runs"), "1 runs are recorded");
+    assert_eq!(details(&shared(&[&path]).1, "ok", "runs"), "1 run is recorded");
     assert_eq!(raw.set_data(&format!("{path}-runs"), b"else"), 0);
     let (code, findings) = shared(&[&path]);
     assert_eq!(code, 64);

@@ -43,6 +43,26 @@ fn a_silent_server_does_not_delay_the_end_of_a_wait() {
     }
 }
 
+/// The kernel discards a signal to the first process of a container if the process does not wait for it.
+#[test]
+fn the_first_process_of_a_container_ends_on_sigterm() {
+    let path = path("container");
+    let container = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "sh", "-c"];
+    let in_container =
+        |script: &str| program("unshare", &[&container[..], &[script, env!("CARGO_BIN_EXE_zklock"), &path]].concat());
+    if in_container("true").output().status.code() != Some(0) {
+        eprintln!("this test needs unshare(1) and the permission to make pid namespaces");
+        return;
+    }
+    let holder = zklock(&["run", &path, "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    for call in ["wait \"$1\"", "top --json \"$1\""] {
+        // The process may not wait for the signal yet.
+        let script = format!("while kill -TERM 1; do sleep 0.1; done & exec \"$0\" {call}");
+        assert_eq!(in_container(&script).start().wait(), 143, "{call}");
+    }
+}
+
 #[test]
 fn an_ignored_signal_stays_ignored() {
     let (path, mut raw) = (path("nohup"), raw());

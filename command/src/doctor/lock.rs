@@ -303,7 +303,11 @@ fn record(client: &Client, path: &str) -> Result<Option<Finding>, Failure> {
         let advice = "Until its period is over, run --once-per skips the job. Compare the clocks of both hosts. If the time of the run is wrong, delete the node.";
         return Ok(Some(Finding::warn("runs", node, detail).advise(advice)));
     }
-    Ok(Some(Finding::ok("runs", node, format!("{} runs are recorded", record.runs().len()))))
+    let recorded = match record.runs().len() {
+        1 => "1 run is recorded".to_owned(),
+        count => format!("{count} runs are recorded"),
+    };
+    Ok(Some(Finding::ok("runs", node, recorded)))
 }
 
 fn summary(survey: &Survey) -> String {

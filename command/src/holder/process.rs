@@ -90,7 +90,7 @@ impl HolderProcess<'_> {
         let mut sources = self.bound.sources();
         sources.extend(self.report_target.source());
         inbox.wait_with(sources, limit)?;
-        if let Some(signal) = ending_signal(inbox)? {
+        if let Some(signal) = inbox.ending_signal()? {
             return Err(Failure::new(Exit::Signal(signal), ""));
         }
         let ended = if self.bound.has_process_ended() {
@@ -109,16 +109,6 @@ impl HolderProcess<'_> {
 /// Makes the output of both processes.
 pub(super) fn console(arguments: &HoldArguments) -> Console {
     Console::new(if arguments.quiet { Verbosity::Quiet } else { Verbosity::Normal }, false)
-}
-
-/// Returns a signal that ends this process, if one has arrived.
-fn ending_signal(inbox: &Inbox) -> Result<Option<i32>, Failure> {
-    while let Some(received) = inbox.signal()? {
-        if received.is_ending() {
-            return Ok(Some(received.signal));
-        }
-    }
-    Ok(None)
 }
 
 /// Leaves the terminal, the job and the streams of the caller. A shell that reads the output of the caller waits until
@@ -162,7 +152,7 @@ fn keep(
         let left = until.map(|until| until - BootTime::now());
         let undelivered = delivery.advance().err();
         let is_over = bound.is_over() || left == Some(Duration::ZERO) || undelivered.is_some();
-        if is_over || ending_signal(inbox)?.is_some() {
+        if is_over || inbox.ending_signal()?.is_some() {
             let is_unprinted = !delivery.is_done();
             // From now on, the caller cannot confirm the report.
             drop(delivery);

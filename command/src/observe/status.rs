@@ -59,10 +59,11 @@ fn show(survey: &Survey, record: &Result<Record, Failure>, limit: usize) -> Stri
     }
     let hidden = survey.entries.len().saturating_sub(limit);
     if hidden > 0 {
-        text.push_str(&format!(
-            "... {hidden} more participants are not shown; --limit {} shows them\n",
-            survey.entries.len()
-        ));
+        let all = survey.entries.len();
+        text.push_str(&match hidden {
+            1 => format!("... 1 more participant is not shown; --limit {all} shows it\n"),
+            _ => format!("... {hidden} more participants are not shown; --limit {all} shows them\n"),
+        });
     }
     let (runs, error) = runs_and_error(record);
     if let Some(error) = error {

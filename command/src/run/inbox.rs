@@ -2,15 +2,18 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::process::exit;
 use std::sync::Arc;
+use std::thread::Builder;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, read, write};
+use rustix::process::{Pid, getpid};
 
 use super::guardian::Guardian;
-use super::signals::{Received, Signals};
-use crate::exit::Failure;
+use super::signals::{self, Received, Signals};
+use crate::exit::{Exit, Failure};
 
 /// Wakes the wrapper from another thread.
 #[derive(Debug, Clone)]
@@ -68,4 +71,33 @@ impl Inbox {
     pub(crate) fn signal(&self) -> Result<Option<Received>, Failure> {
         self.signals.take().map_err(|error: io::Error| Failure::system("reading a signal", error))
     }
+
+    /// Returns a signal that ends this process, if one has arrived.
+    pub(crate) fn ending_signal(&self) -> Result<Option<i32>, Failure> {
+        while let Some(received) = self.signal()? {
+            if received.is_ending() {
+                return Ok(Some(received.signal));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Makes INT, TERM, HUP and QUIT end this process, if it is the first process of a container. The kernel discards these
+/// signals if such a process does not wait for them. The function has no effect in other processes, which the signals
+/// end anyway. The process must not have other threads, and must not wait for these signals itself.
+pub(crate) fn end_first_process_on_signal() -> Result<(), Failure> {
+    if getpid() != Pid::INIT {
+        return Ok(());
+    }
+    let (signals, _) = signals::block()?;
+    let inbox = Inbox::new(signals)?;
+    let end = move || {
+        while inbox.wait(None, None).is_ok() {
+            if let Ok(Some(signal)) = inbox.ending_signal() {
+                exit(Exit::Signal(signal).code().into());
+            }
+        }
+    };
+    Builder::new().spawn(end).map(drop).map_err(|error| Failure::system("starting a thread", error))
 }

@@ -16,6 +16,7 @@ use super::walk::{Scope, Walk};
 use crate::cli::TopArguments;
 use crate::console::{Console, Verbosity};
 use crate::exit::{Exit, Failure};
+use crate::run::inbox::end_first_process_on_signal;
 use crate::settings::Settings;
 
 /// Shows the locks until the user ends the verb.
@@ -26,6 +27,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<Exit, Failure> {
     if isatty(stdout()) && knows_sequences && !arguments.json {
         live::run(arguments, &settings, scope)
     } else {
+        end_first_process_on_signal()?;
         print_blocks(arguments, &settings, &scope)
     }
 }
