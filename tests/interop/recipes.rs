@@ -7,7 +7,7 @@ use zklock_test_support::flags;
 
 use crate::fixture::{CheckContext, OtherLibrary};
 use crate::queued_acquire::{LockKind, lock};
-use crate::queues::{LONG_WAIT, TRY_ONCE, refusal};
+use crate::queues::{LONG_WAIT, TRY_ONCE, at_once, refusal};
 use crate::table::{CheckResult, Row};
 
 /// The recipes and the names of their nodes without the sequence number.
@@ -45,7 +45,7 @@ fn refused(cx: &CheckContext<'_>, kind: LockKind) -> CheckResult {
     assert!(error.message().contains("ZooKeeper's own lock recipe"), "{error}");
     cx.wait_for_nodes(&path, 1);
     cx.raw().delete(&node);
-    ours.acquire(TRY_ONCE).unwrap();
+    at_once(|| ours.acquire(TRY_ONCE));
     ours.release().unwrap();
     CheckResult::Same
 }
@@ -53,7 +53,7 @@ fn refused(cx: &CheckContext<'_>, kind: LockKind) -> CheckResult {
 fn comes_later(cx: &CheckContext<'_>) -> CheckResult {
     let path = cx.path("later");
     let (held, wanted) = (lock(&cx.client(), LockKind::Mutex, &path), lock(&cx.client(), LockKind::Mutex, &path));
-    held.acquire(TRY_ONCE).unwrap();
+    at_once(|| held.acquire(TRY_ONCE));
     node(cx, &path);
     assert!(held.is_held().unwrap());
     assert_eq!(refusal(|| wanted.acquire(LONG_WAIT)), Status::Foreign);
@@ -73,8 +73,8 @@ fn among_leases(cx: &CheckContext<'_>) -> CheckResult {
     let node = node(cx, &cx.path("leases"));
     let ours = cx.client().semaphore(&cx.root(), 2).unwrap();
     assert_eq!(refusal(|| ours.acquire(2, TRY_ONCE).map(drop)), Status::Timeout);
-    ours.acquire(1, TRY_ONCE).unwrap().release().unwrap();
+    at_once(|| ours.acquire(1, TRY_ONCE)).release().unwrap();
     cx.raw().delete(&node);
-    ours.acquire(2, TRY_ONCE).unwrap().release().unwrap();
+    at_once(|| ours.acquire(2, TRY_ONCE)).release().unwrap();
     CheckResult::Same
 }

@@ -11,7 +11,7 @@ use crate::common::TEST_TIMEOUT;
 use crate::curator::node_listing;
 use crate::fixture::CheckContext;
 use crate::queued_acquire::{Library, LockKind::SemaphoreMutex, QueuedAcquire, lock};
-use crate::queues::{self, LONG_WAIT, SHORT_SESSION, SHORT_WAIT, TRY_ONCE, join, refusal};
+use crate::queues::{self, LONG_WAIT, SHORT_SESSION, SHORT_WAIT, TRY_ONCE, at_once, join, refusal};
 use crate::table::{CheckResult, Row};
 
 pub(crate) fn rows() -> Vec<Row> {
@@ -62,7 +62,7 @@ fn semaphore_mutex_nodes(cx: &CheckContext<'_>) -> CheckResult {
     let (ours, theirs) = (lock(&cx.client(), SemaphoreMutex, &path), cx.define(SemaphoreMutex, "$m", &path));
     cx.run(&format!("acquire $t {theirs}"));
     cx.run(&format!("release $u {theirs}"));
-    ours.acquire(TRY_ONCE).unwrap();
+    at_once(|| ours.acquire(TRY_ONCE));
     thread::scope(|scope| join(scope.spawn(|| ours.release().unwrap())));
     cx.run(&format!("acquire $t {theirs} 2000"));
     cx.run(&format!("release $t {theirs}"));
@@ -77,7 +77,7 @@ fn semaphore(cx: &CheckContext<'_>, path: &str, max: i32) -> Semaphore {
 
 /// Acquires leases with zklock.
 fn acquire_leases(semaphore: &Semaphore, quantity: i32) -> Leases {
-    semaphore.acquire(quantity, TRY_ONCE).unwrap()
+    at_once(|| semaphore.acquire(quantity, TRY_ONCE))
 }
 
 /// The status with which zklock's acquire fails, both with one attempt and with a short wait.
