@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from zklock._errors import Exhausted
 from zklock._threads import start_thread
 from zklock._zklock import _next_call, _report_unraisable
 
@@ -27,7 +28,11 @@ class AuthCall(Protocol):
 
 
 def start() -> None:
-    start_thread(_run, "zklock-events")
+    """Start the thread that calls the callbacks. Raises Exhausted if the process cannot start a thread."""
+    try:
+        start_thread(_run, "zklock-events")
+    except RuntimeError as error:
+        raise Exhausted(f"the thread that calls the callbacks cannot be started: {error}") from error
 
 
 def _run() -> None:

@@ -189,7 +189,7 @@ def fail(self):
 start, threading.Thread.start = threading.Thread.start, fail
 try:
     zklock.Client(sys.argv[1])
-except RuntimeError as error:
+except zklock.Exhausted as error:
     print(error, flush=True)
 zklock.Client(sys.argv[1]).close()
 """
@@ -199,7 +199,8 @@ def test_lines_are_logged_after_a_start_of_the_thread_has_failed(
     server: ZooKeeper, program: Callable[..., Program]
 ) -> None:
     logging_program = program(FAILED_START, server.address)
-    assert logging_program.read_line() == "can't start new thread"
+    message = "the thread that calls the callbacks cannot be started: can't start new thread"
+    assert logging_program.read_line() == message
     assert logging_program.read_line().startswith("session established session=0x")
     assert logging_program.read_line().startswith("session closed session=0x")
     assert logging_program.ends() == 0
