@@ -7,7 +7,7 @@ use zklock::{Acquiring, Client, Config, Lock, Status};
 use zklock_test_support::{PendingAnswer, RawClient, flags, wait_until};
 
 use crate::acl;
-use crate::common::{TEST_TIMEOUT, status};
+use crate::common::TEST_TIMEOUT;
 use crate::fixture::CheckContext;
 use crate::queued_acquire::{Library, LockKind, ME, QueuedAcquire, lock};
 use crate::queues::{self, LONG_WAIT, SHORT_WAIT, TRY_ONCE, assert_other_is_refused, at_once, refusal};
@@ -98,7 +98,7 @@ fn custom_data(cx: &CheckContext<'_>, kind: LockKind) -> CheckResult {
     let path = cx.path("data");
     let ours = lock(&cx.client(), kind, &path);
     ours.set_data(Some(b"mine")).unwrap();
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     let zklocks = node_listing(&mut cx.raw(), &path);
     ours.release().unwrap();
     let (verb, called) = if kind == Mutex { ("mutex", "$data") } else { ("rw", "$data.write") };
@@ -143,7 +143,7 @@ fn re_entrant(cx: &CheckContext<'_>) -> CheckResult {
     let path = cx.path("again");
     let ours = lock(&cx.client(), Mutex, &path);
     let theirs = cx.define(Mutex, "$m", &path);
-    (0..3).for_each(|_| at_once(|| ours.acquire(TRY_ONCE)));
+    (0..3).for_each(|_| at_once(|limit| ours.acquire(limit)));
     for _ in 0..3 {
         assert_other_is_refused(cx, &theirs);
         ours.release().unwrap();
@@ -153,7 +153,7 @@ fn re_entrant(cx: &CheckContext<'_>) -> CheckResult {
         assert_eq!(refusal(|| ours.acquire(TRY_ONCE)), Status::Timeout);
         cx.run(&format!("release $t {theirs}"));
     }
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     ours.release().unwrap();
     CheckResult::Same
 }
@@ -172,7 +172,7 @@ fn namespace(cx: &CheckContext<'_>) -> CheckResult {
     assert_eq!(holder.node_path, cx.query("participants $m"), "the path without the chroot");
     assert!(cx.raw().exists(&format!("{chroot}{}", holder.node_path)));
     cx.run("release $t $m");
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     assert_other_is_refused(cx, "$m");
     ours.release().unwrap();
     cx.run("close $c");
@@ -206,7 +206,7 @@ fn read_write_participants(cx: &CheckContext<'_>) -> CheckResult {
     cx.run(&format!("rw $l {path}"));
     cx.run("acquire $t $l.read");
     let rw = cx.client().rwlock(&path).unwrap();
-    at_once(|| rw.read.acquire(TRY_ONCE));
+    at_once(|limit| rw.read.acquire(limit));
     let writer = cx.send("acquire $u $l.write");
     cx.wait_for_nodes(&path, 3);
     for (half, called) in [(&rw.read, "$l.read"), (&rw.write, "$l.write")] {
@@ -225,8 +225,8 @@ fn read_write_participants(cx: &CheckContext<'_>) -> CheckResult {
 fn nested_nodes(cx: &CheckContext<'_>) -> CheckResult {
     let (ours_path, theirs_path) = (cx.path("ours"), cx.path("theirs"));
     let rw = cx.client().rwlock(&ours_path).unwrap();
-    at_once(|| rw.write.acquire(TRY_ONCE));
-    at_once(|| rw.read.acquire(TRY_ONCE));
+    at_once(|limit| rw.write.acquire(limit));
+    at_once(|limit| rw.read.acquire(limit));
     cx.run(&format!("rw $l {theirs_path}"));
     cx.run("acquire $t $l.write");
     cx.run("acquire $t $l.read");
@@ -248,12 +248,12 @@ fn zklock_downgrades(cx: &CheckContext<'_>) -> CheckResult {
     let path = cx.path("downgrade");
     let rw = cx.client().rwlock(&path).unwrap();
     cx.run(&format!("rw $l {path}"));
-    at_once(|| rw.write.acquire(TRY_ONCE));
+    at_once(|limit| rw.write.acquire(limit));
     // First a writer that waits before zklock reads, and then a writer that comes after zklock has released its write
     // lock.
     let writer = cx.send("acquire $t $l.write");
     cx.wait_for_nodes(&path, 2);
-    at_once(|| rw.read.acquire(TRY_ONCE));
+    at_once(|limit| rw.read.acquire(limit));
     rw.write.release().unwrap();
     assert_other_is_refused(cx, "$l.write");
     assert!(!writer.is_done() && rw.read.is_held().unwrap());
@@ -283,7 +283,8 @@ fn curator_downgrades(cx: &CheckContext<'_>) -> CheckResult {
         );
     }
     assert!(writer.wait_for(Duration::from_millis(300)).is_none(), "zklock writes while Curator reads");
-    assert_eq!(status(cx.client().rwlock(&path).unwrap().write.acquire(TRY_ONCE)), Status::Timeout);
+    let other = cx.client().rwlock(&path).unwrap().write;
+    assert_eq!(refusal(|| other.acquire(TRY_ONCE)), Status::Timeout);
     cx.run("release $t $l.read");
     writer.wait().unwrap();
     rw.write.release_as(ME).unwrap();
@@ -293,7 +294,7 @@ fn curator_downgrades(cx: &CheckContext<'_>) -> CheckResult {
 fn upgrade(cx: &CheckContext<'_>) -> CheckResult {
     let path = cx.path("upgrade");
     let rw = cx.client().rwlock(&path).unwrap();
-    at_once(|| rw.read.acquire(TRY_ONCE));
+    at_once(|limit| rw.read.acquire(limit));
     assert_eq!(refusal(|| rw.write.acquire(LONG_WAIT)), Status::Deadlock);
     rw.read.release().unwrap();
     cx.run(&format!("rw $l {path}"));
@@ -311,7 +312,7 @@ fn mutex_and_read_write(cx: &CheckContext<'_>) -> CheckResult {
         let ours = lock(&cx.client(), ours, &path);
         assert_eq!(refusal(|| ours.acquire(LONG_WAIT)), Status::Foreign);
         cx.run(&format!("release $t {held}"));
-        at_once(|| ours.acquire(TRY_ONCE));
+        at_once(|limit| ours.acquire(limit));
         // Curator ignores the nodes of the other kind of lock, its own as well as zklock's.
         cx.run(&format!("acquire $t {held} 2000"));
         cx.run(&format!("release $t {held}"));
@@ -332,13 +333,13 @@ fn curator_revokes(cx: &CheckContext<'_>) -> CheckResult {
         let rival = lock(&cx.client(), if kind == Mutex { Mutex } else { Write }, &path);
         let held = lock(&cx.client(), kind, &path);
         let requests = revocation_requests(&held);
-        at_once(|| held.acquire(TRY_ONCE));
+        at_once(|limit| held.acquire(limit));
         let node = held.node_paths().unwrap().remove(0);
         cx.run(&format!("revoke {node}"));
         assert_eq!(requests.recv_timeout(TEST_TIMEOUT).unwrap(), node);
         held.release().unwrap();
 
-        at_once(|| rival.acquire(TRY_ONCE));
+        at_once(|limit| rival.acquire(limit));
         let waiting = held.start_acquire(ME, LONG_WAIT).unwrap();
         wait_until(TEST_TIMEOUT, || held.queue().unwrap().len() == 2);
         let node = held.queue().unwrap().remove(1).node_path;
@@ -420,9 +421,9 @@ fn curator_multi_waits(cx: &CheckContext<'_>) -> CheckResult {
     let client = cx.client();
     let (ours, other) = (lock(&client, Mutex, &taken), lock(&client, Mutex, &free));
     cx.run(&format!("multi $multi {free} {taken}"));
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     assert_other_is_refused(cx, "$multi");
-    at_once(|| other.acquire(TRY_ONCE));
+    at_once(|limit| other.acquire(limit));
     other.release().unwrap();
     let waiting = cx.send("acquire $t $multi");
     cx.wait_for_nodes(&taken, 2);
@@ -439,8 +440,8 @@ fn multi_nodes(cx: &CheckContext<'_>) -> CheckResult {
         ["ours", "theirs", "in-order"].map(|name| ["a", "b"].map(|member| cx.path(&format!("{name}/{member}"))));
     let ours = multi(cx, Lock::multi, &members[0].each_ref());
     let in_order = multi(cx, Lock::multi_in_order, &members[2].each_ref());
-    at_once(|| ours.acquire(TRY_ONCE));
-    at_once(|| in_order.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
+    at_once(|limit| in_order.acquire(limit));
     cx.run(&format!("multi $multi {}", members[1].join(" ")));
     cx.run("acquire $t $multi");
     let listings = ["ours", "theirs", "in-order"].map(|name| node_listing(&mut cx.raw(), &cx.path(name)));
@@ -544,7 +545,7 @@ fn plain_children(cx: &CheckContext<'_>) -> CheckResult {
     // Letters sort after digits: both sides are granted the lock and exclude each other.
     let ours = lock(&cx.client(), Mutex, &path);
     let theirs = cx.define(Mutex, "$m", &path);
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     assert_other_is_refused(cx, &theirs);
     ours.release().unwrap();
     cx.run(&format!("acquire $t {theirs} 2000"));
@@ -552,7 +553,7 @@ fn plain_children(cx: &CheckContext<'_>) -> CheckResult {
     cx.run(&format!("release $t {theirs}"));
     // A digit sorts first.
     raw.create(&format!("{path}/0"), b"", flags::PERSISTENT).unwrap();
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     ours.release().unwrap();
     assert_other_is_refused(cx, &theirs);
     CheckResult::known_difference("a node whose name sorts before digits blocks Curator, but not zklock")

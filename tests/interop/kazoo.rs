@@ -66,7 +66,7 @@ fn foreign(cx: &CheckContext<'_>) -> CheckResult {
         assert_eq!(refusal(|| ours.acquire(LONG_WAIT)), Status::Foreign, "at once");
         cx.wait_for_nodes(&path, 1);
         cx.run("release $t $k");
-        at_once(|| ours.acquire(TRY_ONCE));
+        at_once(|limit| ours.acquire(limit));
         ours.release().unwrap();
     }
     CheckResult::Same
@@ -89,7 +89,7 @@ fn kazoo_without_pattern_ignores_zklock(cx: &CheckContext<'_>) -> CheckResult {
     let path = cx.path("passes");
     let (first, second) = (cx.client_with(|config| config), cx.client_with(|config| config));
     let (held, wanted) = (lock(&first, Mutex, &path), lock(&second, Mutex, &path));
-    at_once(|| held.acquire(TRY_ONCE));
+    at_once(|limit| held.acquire(limit));
     cx.run(&format!("lock $k {path}"));
     cx.run("acquire $t $k 2000");
     assert!(held.is_held().unwrap(), "both sides report that they hold the lock");
@@ -120,7 +120,7 @@ fn only_kazoo_waits(cx: &CheckContext<'_>) -> CheckResult {
     let path = cx.path("half");
     let ours = lock(&cx.client_with(|config| config), Mutex, &path);
     let theirs = cx.define(Mutex, "$k", &path);
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     assert_other_is_refused(cx, &theirs);
     let waiting = cx.send(&format!("acquire $t {theirs}"));
     cx.wait_for_nodes(&path, 2);
@@ -156,7 +156,7 @@ fn reader_with_both_patterns(cx: &CheckContext<'_>) -> CheckResult {
     let ours = lock(&cx.client(), Read, &path);
     cx.run(&format!("read-lock $k {path} patterns=__READ__,__WRIT__"));
     cx.run("acquire $t $k");
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     cx.run("release $t $k");
     assert_other_is_refused(cx, "$k");
     ours.release().unwrap();
@@ -168,7 +168,7 @@ fn reader_with_both_patterns(cx: &CheckContext<'_>) -> CheckResult {
 fn lock_beside_readers(cx: &CheckContext<'_>) -> CheckResult {
     let path = cx.path("readers");
     let (read, write) = (lock(&cx.client(), Read, &path), lock(&cx.client(), Write, &path));
-    at_once(|| read.acquire(TRY_ONCE));
+    at_once(|limit| read.acquire(limit));
     cx.run(&format!("lock $writes {path} patterns=__WRIT__"));
     cx.run(&format!("lock $all {path} patterns=__READ__,__WRIT__"));
     cx.run("acquire $t $writes 2000");
@@ -194,14 +194,14 @@ fn lock_beside_readers(cx: &CheckContext<'_>) -> CheckResult {
 fn directory_gone(cx: &CheckContext<'_>) -> CheckResult {
     let path = format!("{}/container", cx.root());
     let ours = lock(&cx.client(), Mutex, &path);
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     let theirs = cx.define(Mutex, "$k", &path);
     assert_other_is_refused(cx, &theirs);
     ours.release().unwrap();
     wait_until(TEST_TIMEOUT, || !cx.raw().exists(&path));
     let again = cx.query(&format!("acquire $t {theirs}"));
     assert!(again.contains("NoNodeError"), "{again}");
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     ours.release().unwrap();
     // The server may delete the directory after kazoo has found it. kazoo itself creates one that stays.
     wait_until(TEST_TIMEOUT, || !cx.raw().exists(&path));
@@ -231,7 +231,7 @@ fn kazoo_and_curator_together(cx: &CheckContext<'_>) -> CheckResult {
 fn semaphores(cx: &CheckContext<'_>) -> CheckResult {
     let path = cx.path("semaphore");
     let ours = cx.client().semaphore(&path, 1).unwrap();
-    let one = at_once(|| ours.acquire(1, TRY_ONCE));
+    let one = at_once(|limit| ours.acquire(1, limit));
     let waiting = ours.start_acquire(1, LONG_WAIT).unwrap();
     cx.wait_for_nodes(&format!("{path}/locks"), 1);
     // kazoo counts the nodes `leases` and `locks`, and gets none of two leases.

@@ -20,24 +20,22 @@ pub(crate) const LONG_WAIT: Option<Duration> = Some(TEST_TIMEOUT);
 /// The session timeout of processes that are killed or paused.
 pub(crate) const SHORT_SESSION: Duration = Duration::from_millis(1_500);
 
-/// Returns the status with which zklock's acquire fails.
+/// Returns the status with which zklock's acquire fails. After CONNECTION, the function tries again, because a busy
+/// machine may not answer in time.
 #[track_caller]
 pub(crate) fn refusal(acquire: impl Fn() -> zklock::Result<()>) -> Status {
-    answered(acquire).unwrap_err().status()
+    let mut tries = std::iter::repeat_with(|| acquire().unwrap_err().status()).take(20);
+    tries.find(|&status| status != Status::Connection).unwrap_or(Status::Connection)
 }
 
-/// Returns the result of an acquire that succeeds without waiting for another participant.
+/// Calls an acquire of a free lock with timeout 0. After CONNECTION, the function calls it again, because a busy machine
+/// may not answer in time. The second call may have to wait until the node of the first call is deleted.
 #[track_caller]
-pub(crate) fn at_once<T>(acquire: impl Fn() -> zklock::Result<T>) -> T {
-    answered(acquire).unwrap()
-}
-
-/// Returns the result of an acquire with a short timeout. After CONNECTION, the function tries again, because the server of
-/// a busy machine may not answer in time.
-fn answered<T>(acquire: impl Fn() -> zklock::Result<T>) -> zklock::Result<T> {
-    let is_answered =
-        |result: &zklock::Result<T>| !matches!(result, Err(error) if error.status() == Status::Connection);
-    (1..20).map(|_| acquire()).find(is_answered).unwrap_or_else(acquire)
+pub(crate) fn at_once<T>(acquire: impl Fn(Option<Duration>) -> zklock::Result<T>) -> T {
+    match acquire(TRY_ONCE) {
+        Err(error) if error.status() == Status::Connection => acquire(LONG_WAIT).unwrap(),
+        result => result.unwrap(),
+    }
 }
 
 /// The other side holds the lock. zklock does not get it until the other side releases it.
@@ -84,7 +82,7 @@ pub(crate) fn other_waits(cx: &CheckContext<'_>, kind: LockKind) -> CheckResult 
     let path = cx.path("waits");
     let ours = lock(&cx.client(), kind, &path);
     let theirs = cx.define(kind, "$wanted", &path);
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     assert_other_is_refused(cx, &theirs);
     let waiting = cx.send(&format!("acquire $t {theirs}"));
     wait_until(TEST_TIMEOUT, || ours.queue().unwrap().len() > 1);
@@ -93,7 +91,7 @@ pub(crate) fn other_waits(cx: &CheckContext<'_>, kind: LockKind) -> CheckResult 
     assert_eq!(waiting.wait(TEST_TIMEOUT), "true");
     assert_eq!(refusal(|| ours.acquire(TRY_ONCE)), Status::Timeout);
     cx.run(&format!("release $t {theirs}"));
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     ours.release().unwrap();
     CheckResult::Same
 }
@@ -224,7 +222,7 @@ pub(crate) fn other_is_killed(cx: &CheckContext<'_>) -> CheckResult {
     let there = cx.with_peer(disposable.peer());
     let client = cx.client();
     let (next, ours) = (lock(&client, LockKind::Mutex, &held), lock(&client, LockKind::Mutex, &wanted));
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     there.run(&format!("acquire $t {}", there.define(LockKind::Mutex, "$held", &held)));
     let _waiting = there.send(&format!("acquire $u {}", there.define(LockKind::Mutex, "$wanted", &wanted)));
     cx.wait_for_nodes(&wanted, 2);
@@ -312,7 +310,7 @@ pub(crate) fn clients_close(cx: &CheckContext<'_>) -> CheckResult {
     let path = cx.path("closed");
     let client = cx.client();
     let ours = lock(&client, LockKind::Mutex, &path);
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     let waiting = cx.send(&format!("acquire $t {}", cx.define(LockKind::Mutex, "$next", &path)));
     cx.wait_for_nodes(&path, 2);
     client.close().unwrap();
@@ -335,7 +333,7 @@ pub(crate) fn clients_close(cx: &CheckContext<'_>) -> CheckResult {
 pub(crate) fn waiters_give_up(cx: &CheckContext<'_>) -> CheckResult {
     let path = cx.path("given-up");
     let first = lock(&cx.client(), LockKind::Mutex, &path);
-    at_once(|| first.acquire(TRY_ONCE));
+    at_once(|limit| first.acquire(limit));
     let theirs = cx.define(LockKind::Mutex, "$m", &path);
     let curator = cx.send(&format!("acquire $t {theirs}"));
     cx.wait_for_nodes(&path, 2);

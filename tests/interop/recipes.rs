@@ -45,7 +45,7 @@ fn refused(cx: &CheckContext<'_>, kind: LockKind) -> CheckResult {
     assert!(error.message().contains("ZooKeeper's own lock recipe"), "{error}");
     cx.wait_for_nodes(&path, 1);
     cx.raw().delete(&node);
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     ours.release().unwrap();
     CheckResult::Same
 }
@@ -53,7 +53,7 @@ fn refused(cx: &CheckContext<'_>, kind: LockKind) -> CheckResult {
 fn comes_later(cx: &CheckContext<'_>) -> CheckResult {
     let path = cx.path("later");
     let (held, wanted) = (lock(&cx.client(), LockKind::Mutex, &path), lock(&cx.client(), LockKind::Mutex, &path));
-    at_once(|| held.acquire(TRY_ONCE));
+    at_once(|limit| held.acquire(limit));
     node(cx, &path);
     assert!(held.is_held().unwrap());
     assert_eq!(refusal(|| wanted.acquire(LONG_WAIT)), Status::Foreign);
@@ -73,8 +73,8 @@ fn among_leases(cx: &CheckContext<'_>) -> CheckResult {
     let node = node(cx, &cx.path("leases"));
     let ours = cx.client().semaphore(&cx.root(), 2).unwrap();
     assert_eq!(refusal(|| ours.acquire(2, TRY_ONCE).map(drop)), Status::Timeout);
-    at_once(|| ours.acquire(1, TRY_ONCE)).release().unwrap();
+    at_once(|limit| ours.acquire(1, limit)).release().unwrap();
     cx.raw().delete(&node);
-    at_once(|| ours.acquire(2, TRY_ONCE)).release().unwrap();
+    at_once(|limit| ours.acquire(2, limit)).release().unwrap();
     CheckResult::Same
 }

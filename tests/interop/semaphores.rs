@@ -62,7 +62,7 @@ fn semaphore_mutex_nodes(cx: &CheckContext<'_>) -> CheckResult {
     let (ours, theirs) = (lock(&cx.client(), SemaphoreMutex, &path), cx.define(SemaphoreMutex, "$m", &path));
     cx.run(&format!("acquire $t {theirs}"));
     cx.run(&format!("release $u {theirs}"));
-    at_once(|| ours.acquire(TRY_ONCE));
+    at_once(|limit| ours.acquire(limit));
     thread::scope(|scope| join(scope.spawn(|| ours.release().unwrap())));
     cx.run(&format!("acquire $t {theirs} 2000"));
     cx.run(&format!("release $t {theirs}"));
@@ -77,7 +77,7 @@ fn semaphore(cx: &CheckContext<'_>, path: &str, max: i32) -> Semaphore {
 
 /// Acquires leases with zklock.
 fn acquire_leases(semaphore: &Semaphore, quantity: i32) -> Leases {
-    at_once(|| semaphore.acquire(quantity, TRY_ONCE))
+    at_once(|limit| semaphore.acquire(quantity, limit))
 }
 
 /// The status with which zklock's acquire fails, both with one attempt and with a short wait.

@@ -517,14 +517,16 @@ def test_no_python_code_runs_while_the_library_makes_an_event(server: ZooKeeper,
             callers.append((frame.f_back.f_code.co_name, frame.f_code.co_name))
 
     async def main() -> None:
-        async with Client(server.address, on_event=events.append) as client:
-            sys.setprofile(profile)
-            try:
-                async with client.mutex(path):
-                    pass
-                await until(lambda: len(events) == 3)
-            finally:
-                sys.setprofile(None)
+        gc.collect()
+        gc.disable()  # a destructor may be Python code
+        sys.setprofile(profile)
+        try:
+            async with Client(server.address, on_event=events.append) as client, client.mutex(path):
+                pass
+            await until(lambda: len(events) == 4)
+        finally:
+            sys.setprofile(None)
+            gc.enable()
 
     events: list[zklock.Event] = []
     Loops(asyncio.SelectorEventLoop).run(main())

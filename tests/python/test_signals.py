@@ -347,9 +347,10 @@ client, signals = zklock.Client(sys.argv[1]), []
 def show(number, _):
     signals.append(number)
     repr(client)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005)
 
 signal.signal(signal.SIGALRM, show)
-signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+signal.setitimer(signal.ITIMER_REAL, 0.0005)
 while len(signals) < 500:
     repr(client)
 signal.setitimer(signal.ITIMER_REAL, 0)

@@ -12,6 +12,7 @@ use crate::clock::wall_time;
 use crate::duration::show;
 use crate::exit::{Exit, Failure};
 use crate::holder::quote;
+use crate::owner::printable_line;
 use crate::run::{Record, record_path};
 use crate::survey::{Entry, Role, Survey, below, read_contents};
 
@@ -231,7 +232,7 @@ fn node_finding(
 ) -> Result<Option<Finding>, Failure> {
     let Some(content) = &entry.content else { return Ok(None) };
     let name = entry.node.rsplit('/').next().unwrap_or_default();
-    let delete = format!("zklock break --yes --node {} {} deletes it.", shell_word(name), shell_word(path));
+    let delete = how_to_delete(path, name);
     if content.session == 0 {
         let failure = Failure::new(
             Exit::Unavailable,
@@ -250,7 +251,7 @@ fn node_finding(
             Exit::Unavailable,
             format!("session 0x{:x} has ended, but its node exists ({})", content.session, entry.who()),
         );
-        let advice = format!("This is an error of the servers. Update and restart them. {delete}");
+        let advice = format!("This is an error of the servers. Update and restart them. To remove the node: {delete}");
         return Ok(Some(Finding::fail("node", &entry.node, failure).advise(advice)));
     }
     let is_gone = content.who.owner.as_ref().is_some_and(|owner| {
@@ -264,6 +265,18 @@ fn node_finding(
         return Ok(Some(Finding::warn("node", &entry.node, detail).advise(advice)));
     }
     Ok(None)
+}
+
+/// Says how to delete a node. Messages contain no invisible characters, so a command for a name with such characters would
+/// name another node.
+fn how_to_delete(path: &str, name: &str) -> String {
+    if printable_line(name) == name && printable_line(path) == path {
+        format!("zklock break --yes --node {} {} deletes it.", shell_word(name), shell_word(path))
+    } else {
+        format!(
+            "delete {name:?} below {path:?} with a program. A copied command could name another node, because the name contains invisible characters."
+        )
+    }
 }
 
 /// Writes a name so that the user can copy it to a shell. Any client can create a node whose name has a meaning there.

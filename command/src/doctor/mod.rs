@@ -7,9 +7,9 @@ mod servers;
 mod words;
 
 use std::collections::HashSet;
-use std::thread::Builder;
+use std::thread::{Builder, ScopedJoinHandle};
 
-use zklock::{Client, ConnectString};
+use zklock::{Client, ConnectString, Server};
 
 use self::finding::{Finding, Report};
 use self::servers::ServerCheck;
@@ -28,14 +28,18 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Exit, Failure> {
         let start = |server| {
             let (settings, chroot) = (&settings, &list.chroot);
             let thread = Builder::new().spawn_scoped(scope, move || servers::check(server, chroot, settings));
-            thread.map_err(|error| Failure::system("starting a thread", error))
+            (server, thread.map_err(|error| Failure::system("starting a thread", error)))
         };
         // A server that is given twice is checked once.
         let mut seen = HashSet::new();
         let threads: Vec<_> = list.servers.iter().filter(|server| seen.insert(*server)).map(start).collect();
-        let failed = |_| Failure::new(Exit::Internal, "the check of a server panicked");
-        threads.into_iter().map(|thread| thread?.join().map_err(failed)).collect::<Result<_, _>>()
-    })?;
+        let panicked = |_| Failure::new(Exit::Internal, "the check of the server panicked");
+        let end = |(server, thread): (&Server, Result<ScopedJoinHandle<'_, ServerCheck>, Failure>)| {
+            let check = thread.and_then(|thread| thread.join().map_err(panicked));
+            check.map_err(|failure| report.add(Finding::fail("name", server, failure))).ok()
+        };
+        threads.into_iter().filter_map(end).collect()
+    });
     let is_available = checks.iter().any(ServerCheck::is_available);
     for check in &checks {
         report.add_all(check.findings(is_available));

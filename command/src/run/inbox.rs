@@ -93,8 +93,8 @@ pub(crate) fn end_first_process_on_signal() -> Result<(), Failure> {
     let (signals, _) = signals::block()?;
     let inbox = Inbox::new(signals)?;
     let end = move || {
-        while inbox.wait(None, None).is_ok() {
-            if let Ok(Some(signal)) = inbox.ending_signal() {
+        while let Ok(signal) = inbox.wait(None, None).and_then(|()| inbox.ending_signal()) {
+            if let Some(signal) = signal {
                 exit(Exit::Signal(signal).code().into());
             }
         }
