@@ -211,7 +211,7 @@ impl Wrapper<'_> {
         self.show_hold(client, &hold, queued)?;
         let timeout = client.session_timeout()?;
         let interval = policy::look_interval(timeout);
-        if let Some(needed) = limits.lease_before_start(timeout) {
+        if let Some(needed) = limits.lease_before_start(timeout, client.lease_length()?) {
             self.wait_for_lease(&hold, needed, acquired + timeout / 2, interval)?;
         }
         let environment = self.environment(client, &hold, waited)?;

@@ -51,10 +51,14 @@ impl Limits {
     /// If the client held no lock before, its lease can be as short as a quarter of the session timeout until two
     /// heartbeats have followed (`lease_of_a_holder_is_short_until_two_heartbeats_have_followed` in the core). A long
     /// grace period does not fit into this lease, so TERM would come although the servers answer. The command may start
-    /// when the lease leaves enough time until the next heartbeat.
-    pub(crate) fn lease_before_start(&self, session_timeout: Duration) -> Option<Duration> {
-        let needed = self.grace + self.reserve + look_interval(session_timeout);
-        (self.enforce && needed > session_timeout / 4).then_some(needed + session_timeout / 6)
+    /// when the lease leaves enough time until the next heartbeat, and is almost as long as a lease of the length `lease`
+    /// ever is. A busy server may then answer the next heartbeat as late as any later one.
+    pub(crate) fn lease_before_start(&self, session_timeout: Duration, lease: Duration) -> Option<Duration> {
+        let look = look_interval(session_timeout);
+        let needed = self.grace + self.reserve + look;
+        // At the reply to a heartbeat, the rest of the lease is a twelfth of the session timeout shorter than the lease.
+        let longest = lease.saturating_sub(session_timeout / 12 + look);
+        (self.enforce && needed > session_timeout / 4).then(|| longest.max(needed + session_timeout / 6))
     }
 
     /// The time between TERM and KILL after the wrapper has died. The tree must be gone within one second.
@@ -254,9 +258,9 @@ mod tests {
         assert_eq!(Limits::choose(ms(12_000), ms(4000), None).unwrap().grace, ms(500), "a large lease margin");
         let before_start = |grace| {
             let limits = Limits::choose(ms(12_000), ms(8000), grace).unwrap();
-            limits.lease_before_start(ms(12_000))
+            limits.lease_before_start(ms(12_000), ms(8000))
         };
         assert_eq!(before_start(None), None);
-        assert_eq!(before_start(Some(ms(3000))), Some(ms(5740)));
+        assert_eq!(before_start(Some(ms(3000))), Some(ms(6500)));
     }
 }
