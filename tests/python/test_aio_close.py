@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import zklock
-from conftest import SLACK, Inspector, Loops, Program, Waiter, until, wait_until
+from conftest import SLACK, Inspector, Loops, Program, Waiter, until, uvloops, wait_until
 from server import ZooKeeper
 from zklock import ClientState, LockState
-from zklock.aio import Client, Mutex, Semaphore
+from zklock.aio import Client
 from zklock.testing import StandaloneServer
 
 
@@ -330,16 +330,17 @@ def test_closing_the_loop_with_pending_calls_deletes_their_nodes(
 
 
 @pytest.mark.filterwarnings("ignore:.*was not closed:ResourceWarning")
+@pytest.mark.parametrize("make", [asyncio.SelectorEventLoop, uvloops], ids=["asyncio", "uvloop"])
 def test_while_held_block_that_ends_after_its_loop_releases_the_hold(
-    server: ZooKeeper, path: str, inspector: Inspector
+    server: ZooKeeper, path: str, inspector: Inspector, make: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    for make in (asyncio.SelectorEventLoop, pytest.importorskip("uvloop").new_event_loop):
+    def run() -> None:
         loop = make()
         client = loop.run_until_complete(Client(server.address).connect())
         lock, pool = client.mutex(path), client.semaphore(f"{path}-pool", 1)
         entered = asyncio.Event()
 
-        async def block(entered: asyncio.Event = entered, lock: Mutex = lock, pool: Semaphore = pool) -> None:
+        async def block() -> None:
             async with lock.hold() as hold, hold.while_held(), pool.acquire() as leases, leases.while_held():
                 entered.set()
                 await asyncio.sleep(3600)
@@ -352,8 +353,9 @@ def test_while_held_block_that_ends_after_its_loop_releases_the_hold(
         assert not lock.is_held_in_process
         wait_until(lambda: inspector.nodes(path) == [] and inspector.below(f"{path}-pool") == [])
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        del client, lock, pool, block, coroutine, task
-        gc.collect()
+
+    run()
+    gc.collect()
 
 
 @pytest.mark.filterwarnings("ignore:.*was not closed:ResourceWarning")

@@ -51,8 +51,8 @@ impl Limits {
     /// If the client held no lock before, its lease can be as short as a quarter of the session timeout until two
     /// heartbeats have followed (`lease_of_a_holder_is_short_until_two_heartbeats_have_followed` in the core). A long
     /// grace period does not fit into this lease, so TERM would come although the servers answer. The command may start
-    /// when the lease leaves enough time until the next heartbeat, and is almost as long as a lease of the length `lease`
-    /// ever is. A busy server may then answer the next heartbeat as late as any later one.
+    /// when enough time would be left at the next heartbeat, and when the remaining time is close to its maximum, which
+    /// follows from the length `lease`. A busy server may then answer the next heartbeat as late as any later one.
     pub(crate) fn lease_before_start(&self, session_timeout: Duration, lease: Duration) -> Option<Duration> {
         let look = look_interval(session_timeout);
         let needed = self.grace + self.reserve + look;

@@ -96,7 +96,9 @@ impl Engine {
                 }
                 for machine_id in engine.contenders_of(member) {
                     let locks = engine.locks_of(machine_id);
-                    engine.set_revocable_for(now, machine_id, &locks);
+                    if locks.contains(&member) {
+                        engine.set_revocable_for(now, machine_id, &locks);
+                    }
                 }
             }
         });
@@ -169,12 +171,13 @@ impl Engine {
         }
     }
 
-    /// Returns the contenders that hold a lock or wait for it, in the order in which the engine created them.
+    /// Returns the contenders that hold a lock or wait for it, in the order in which the engine created them. The result
+    /// includes the contenders of lost holds.
     fn contenders_of(&self, lock: LockId) -> BTreeSet<MachineId> {
         let holders = self.locks.get(&lock).into_iter().flat_map(|lock| &lock.holds).map(|hold| hold.machine_id);
         let ops = self.with_multi_locks(lock).into_iter().flat_map(|lock| self.ops_of_lock(lock));
         let waiters = ops.filter_map(|op| self.pending_acquire(op)).flat_map(|acquire| acquire.attempt.contenders());
-        holders.chain(waiters).filter(|&machine_id| self.locks_of(machine_id).contains(&lock)).collect()
+        holders.chain(waiters).collect()
     }
 
     /// Makes a contender detect revocation requests if one of these locks is revocable. Otherwise, the contender no
