@@ -105,6 +105,13 @@ impl Role {
     }
 }
 
+impl Content {
+    /// Returns whether no session owns the node, so that it does not leave by itself.
+    pub(crate) const fn is_permanent(&self) -> bool {
+        self.session == 0
+    }
+}
+
 impl Survey {
     /// Finds out what is at one path.
     pub(crate) fn read(client: &Client, path: &str) -> ZkResult<Self> {
@@ -254,7 +261,11 @@ impl Entry {
     /// node is unknown.
     pub(crate) fn describe(&self) -> Option<String> {
         let verb = if self.is_holder() { "held" } else { "wanted" };
-        Some(format!("{verb} by {} for {}", self.content.as_ref()?.who.text, age(self.since(), wall_time())))
+        let content = self.content.as_ref()?;
+        if content.is_permanent() {
+            return Some(format!("{} is not ephemeral, so no session ends it", self.node));
+        }
+        Some(format!("{verb} by {} for {}", content.who.text, age(self.since(), wall_time())))
     }
 
     pub(crate) fn is_holder(&self) -> bool {

@@ -8,6 +8,7 @@ use crate::common::{path, zklock, zklock_on};
 
 /// The types of requests, with ZooKeeper's numbers. The connect request has no type.
 const PING: i32 = 11;
+const READ: i32 = 4;
 const SYNC: i32 = 9;
 const LIST: i32 = 12;
 const CREATE: i32 = 15;
@@ -48,10 +49,11 @@ fn a_try_on_a_free_lock_looks_acquires_and_closes() {
     assert_eq!(requests(&["try", &path("free")]), (Some(0), vec![SYNC, LIST, CREATE, LIST, CLOSE]));
 }
 
+/// The read shows whether a session owns the node ahead, and who it is.
 #[test]
 fn a_try_on_a_busy_lock_looks_and_closes() {
     let path = path("busy");
     let holder = zklock(&["run", &path, "sleep", "60"]).start();
     holder.wait_for_tree(1);
-    assert_eq!(requests(&["try", &path]), (Some(75), vec![SYNC, LIST, CLOSE]));
+    assert_eq!(requests(&["try", &path]), (Some(75), vec![SYNC, LIST, READ, CLOSE]));
 }

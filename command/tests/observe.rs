@@ -294,6 +294,40 @@ fn a_wait_ends_when_the_lock_is_free_and_writes_nothing() {
 }
 
 #[test]
+fn all_verbs_ignore_children_that_only_resemble_lock_nodes() {
+    let (path, mut raw) = (path("resemble"), raw());
+    for name in ["block-0", "clock-", "lock-7", "x__READ__1", "__lock__a", "block-0000000001"] {
+        raw.create_with_ancestors(&format!("{path}/{name}"), b"", flags::PERSISTENT).unwrap();
+    }
+    for arguments in [&["try", &*path, "true"][..], &["run", "-n", &path, "true"], &["run", "-n", "-s", &path, "true"]]
+    {
+        assert_eq!(code(arguments), (0, String::new()), "{arguments:?}");
+    }
+    assert_eq!(code(&["wait", "-w", "0", &path]), (0, String::new()));
+    assert_eq!(output(&["status", &path]), format!("{path}: free\n"));
+    assert!(output(&["break", &path]).contains("there is nothing to delete"));
+    assert_eq!(code(&["doctor", &path]).0, 0);
+}
+
+#[test]
+fn all_verbs_report_a_permanent_node_ahead_at_once() {
+    let (path, mut raw) = (path("permanent"), raw());
+    let node = format!("{path}/{}0000000000", curator("lock-"));
+    raw.create_with_ancestors(&node, b"copied", flags::PERSISTENT).unwrap();
+    for arguments in
+        [&["try", &*path, "true"][..], &["run", "-n", &path, "true"], &["run", &path, "true"], &["wait", &path]]
+    {
+        let (status, errors) = code(arguments);
+        assert!(status == 83 && errors.contains(&node), "{arguments:?}: {status} {errors}");
+    }
+    assert!(output(&["status", &path]).contains("copied [not ephemeral]"));
+    let (status, findings) = code(&["doctor", &path]);
+    assert_eq!(status, 69, "{findings}");
+    assert!(output(&["break", "--yes", &path]).contains(&node));
+    assert_eq!(code(&["try", &path, "true"]), (0, String::new()));
+}
+
+#[test]
 fn a_silent_server_does_not_delay_the_end_of_a_wait() {
     let server = ZooKeeper::start();
     let (path, mut raw) = ("/silent", RawClient::connect(&server.address(), 60_000));

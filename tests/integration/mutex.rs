@@ -555,6 +555,75 @@ fn foreign_contenders_are_reported_and_plain_children_ignored() {
     lock.release().unwrap();
 }
 
+/// The directory of a lock can contain directories of other locks, whose names resemble lock nodes.
+#[test]
+fn locks_below_each_other_are_independent() {
+    let server = ZooKeeper::shared();
+    let (client, path, mut raw) = (client(&server.address()), path("independent"), raw(server));
+    let names = [
+        "block-0",
+        "block-0000000001",
+        "clock-",
+        "lock-",
+        "lock-7",
+        "__lock__a",
+        "__lock__0000000001",
+        "x__READ__1",
+        "x-__READ__",
+        "__WRIT__",
+        "lease-1",
+        "x-1-12",
+    ];
+    let inner: Vec<_> = names.iter().map(|name| client.mutex(&format!("{path}/{name}")).unwrap()).collect();
+    let rwlock = client.rwlock(&path).unwrap();
+    let outer = [client.mutex(&path).unwrap(), rwlock.write.clone(), rwlock.read.clone()];
+    inner.iter().for_each(|lock| lock.acquire(None).unwrap());
+    raw.create(&format!("{path}/block-2"), b"", flags::PERSISTENT).unwrap();
+    for lock in outer {
+        for limit in [None, Some(Duration::ZERO)] {
+            lock.acquire(limit).unwrap();
+            assert_eq!(lock.participants().unwrap().len(), 1);
+            assert_eq!(client.order_queue(names).unwrap(), []);
+            lock.release().unwrap();
+        }
+    }
+    inner.iter().for_each(|lock| lock.release().unwrap());
+    let members = [client.mutex(&path).unwrap(), client.mutex(&format!("{path}/lock-0")).unwrap()];
+    let multi = Lock::multi(&members.each_ref()).unwrap();
+    multi.acquire(None).unwrap();
+    multi.release().unwrap();
+}
+
+/// No session ends such a node, so a lock would wait for it forever.
+#[test]
+fn a_permanent_node_ahead_is_reported_at_once() {
+    let server = ZooKeeper::shared();
+    let (client, mut raw) = (client(&server.address()), raw(server));
+    for (base, kind) in [("lock-", flags::PERSISTENT), ("lock-", flags::CONTAINER), ("x-__WRIT__", flags::PERSISTENT)] {
+        let path = path("permanent");
+        let node = format!("{path}/{base}0000000000");
+        raw.create_with_ancestors(&format!("{path}/other"), b"", 0).unwrap();
+        raw.create(&node, b"", kind).unwrap();
+        let rwlock = client.rwlock(&path).unwrap();
+        let locks = match base {
+            "lock-" => vec![client.mutex(&path).unwrap()],
+            _ => vec![rwlock.write.clone(), rwlock.read.clone()],
+        };
+        let other = client.mutex(&format!("{path}/other")).unwrap();
+        let multi = Lock::multi(&[&locks[0], &other]).unwrap();
+        for lock in locks.iter().chain([&multi]) {
+            for limit in [None, Some(Duration::ZERO), Some(TEST_TIMEOUT)] {
+                let error = lock.acquire(limit).unwrap_err();
+                assert_eq!(error.status(), Status::Foreign, "{error}");
+                assert!(error.message().contains(&node), "{error}");
+            }
+        }
+        wait_until(TEST_TIMEOUT, || raw.children(&path).unwrap().len() == 2);
+        assert_eq!(raw.delete(&node), 0);
+        locks.iter().for_each(|lock| lock.acquire(None).unwrap());
+    }
+}
+
 #[test]
 fn released_locks_leave_no_watches_or_connections() {
     let server = ZooKeeper::start();
@@ -685,14 +754,14 @@ fn the_same_sequence_number_is_decided_by_the_order_of_creation() {
     locks[0].acquire(None).unwrap();
     // The counter of the directory counts every child, so the next sequence number is 2.
     let earlier = format!("{path}/a-lock-0000000002");
-    raw.create(&earlier, b"", 0).unwrap();
+    raw.create(&earlier, b"", flags::EPHEMERAL).unwrap();
     thread::scope(|scope| {
         let first = scope.spawn(|| locks[1].acquire(Some(TEST_TIMEOUT)));
         wait_for_queue(&mut raw, &path, 3);
         let second = scope.spawn(|| locks[2].acquire(Some(TEST_TIMEOUT)));
         wait_for_queue(&mut raw, &path, 4);
         let later = format!("{path}/z-lock-0000000003");
-        raw.create(&later, b"", 0).unwrap();
+        raw.create(&later, b"", flags::EPHEMERAL).unwrap();
         locks[0].release().unwrap();
         wait_until(TEST_TIMEOUT, || locks[0].participants().unwrap().len() == 4);
         assert!(!locks[1].is_held_in_process().unwrap(), "the other participant joined earlier");

@@ -233,7 +233,7 @@ fn node_finding(
     let Some(content) = &entry.content else { return Ok(None) };
     let name = entry.node.rsplit('/').next().unwrap_or_default();
     let delete = how_to_delete(path, name);
-    if content.session == 0 {
+    if content.is_permanent() {
         let failure = Failure::new(
             Exit::Unavailable,
             format!("the node is not ephemeral, so no session ends it ({})", entry.who()),

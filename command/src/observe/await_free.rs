@@ -13,7 +13,7 @@ use crate::clock::BootTime;
 use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::run::acquire::{LEAVE_LIMIT, leave};
-use crate::survey::{Entry, Kind, Role, Survey, read_contents};
+use crate::survey::{Content, Entry, Kind, Role, Survey, read_contents};
 
 /// Waits until the lock is free.
 pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
@@ -60,9 +60,14 @@ fn wait(client: &Client, arguments: &WaitArguments) -> Result<Exit, Failure> {
         if is_free(&survey, arguments) {
             return Ok(Exit::Command(0));
         }
-        if deadline.is_some() {
-            // At the deadline, the server may be silent.
-            read_contents(client, survey.entries.iter_mut().take(1))?;
+        // The contents are read now, because the server may be silent at the deadline.
+        let mut obstacles = survey.entries.iter_mut().filter(|entry| !(arguments.shared && entry.is_shared));
+        let mut first = obstacles.next();
+        read_contents(client, first.as_deref_mut())?;
+        if let Some(first) = first.filter(|first| first.content.as_ref().is_some_and(Content::is_permanent)) {
+            let reason = first.describe().unwrap_or_default();
+            let message = format!("{}: the wait would never end: {reason}; zklock doctor says what to do", survey.path);
+            return Err(Failure::new(Exit::Foreign, message));
         }
         let left = deadline.map(|deadline| deadline - BootTime::now());
         if left == Some(Duration::ZERO) {

@@ -12,7 +12,7 @@ use crate::duration::age;
 use crate::exit::{Exit, Failure};
 use crate::run::{Record, Run, RunResult, record_path};
 use crate::schedule::show_time;
-use crate::survey::{Entry, Kind, Role, Survey, read_contents};
+use crate::survey::{Content, Entry, Kind, Role, Survey, read_contents};
 
 /// Shows the queue.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<Exit, Failure> {
@@ -106,7 +106,8 @@ fn participant(entry: &Entry) -> String {
     let user = entry.content.as_ref().and_then(|content| content.who.owner.as_ref()).map(|owner| &owner.user);
     let user = user.map(|user| format!(" by {user}")).unwrap_or_default();
     let foreign = if entry.is_own_kind { String::new() } else { format!(" [{}]", entry.kind.name()) };
-    format!("{}{user}{foreign}", entry.who())
+    let permanent = if entry.content.as_ref().is_some_and(Content::is_permanent) { " [not ephemeral]" } else { "" };
+    format!("{}{user}{foreign}{permanent}", entry.who())
 }
 
 fn result(run: &Run) -> String {

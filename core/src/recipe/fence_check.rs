@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn only_first_node_of_mutex_holds() {
-        let queue = [("b-lock-2", 12), ("a-lock-1", 11), ("other", 10)];
+        let queue = [("b-lock-0000000002", 12), ("a-lock-0000000001", 11), ("other", 10)];
         assert_eq!(queue_status(&queue, 11), TokenStatus::Held);
         for token in [1, 10, 12] {
             assert_eq!(queue_status(&queue, token), TokenStatus::NotHeld, "{token}");
@@ -337,35 +337,43 @@ mod tests {
         assert_eq!(queue_status(&[], 11), TokenStatus::NotHeld);
         // The holder's node was deleted after the list. The next contender becomes a holder only when it is first in a
         // list.
-        let queue = [("a-lock-1", 0), ("b-lock-2", 12)];
+        let queue = [("a-lock-0000000001", 0), ("b-lock-0000000002", 12)];
         assert_eq!(queue_status(&queue, 11), TokenStatus::NotHeld);
         assert_eq!(queue_status(&queue, 12), TokenStatus::NotHeld);
     }
 
     #[test]
     fn equal_sequence_numbers_older_node_holds() {
-        let queue = [("b-lock-1", 11), ("a-lock-1", 12)];
+        let queue = [("b-lock-0000000001", 11), ("a-lock-0000000001", 12)];
         assert_eq!(queue_status(&queue, 11), TokenStatus::Held);
         assert_eq!(queue_status(&queue, 12), TokenStatus::NotHeld);
-        let queue = [("b-lock-1", 0), ("a-lock-1", 12)];
+        let queue = [("b-lock-0000000001", 0), ("a-lock-0000000001", 12)];
         assert_eq!(queue_status(&queue, 12), TokenStatus::Changing);
     }
 
     #[test]
     fn readers_up_to_the_first_writer_hold() {
-        let queue = [("a__READ__1", 11), ("b__READ__2", 12), ("c__WRIT__3", 13), ("d__READ__4", 14)];
+        let queue = [
+            ("a-__READ__0000000001", 11),
+            ("b-__READ__0000000002", 12),
+            ("c-__WRIT__0000000003", 13),
+            ("d-__READ__0000000004", 14),
+        ];
         for (token, status) in
             [(11, TokenStatus::Held), (12, TokenStatus::Held), (13, TokenStatus::NotHeld), (14, TokenStatus::NotHeld)]
         {
             assert_eq!(queue_status(&queue, token), status, "{token}");
         }
-        let queue = [("a__WRIT__1", 11), ("b__READ__1", 13), ("c__READ__2", 12)];
+        let queue = [("a-__WRIT__0000000001", 11), ("b-__READ__0000000001", 13), ("c-__READ__0000000002", 12)];
         for (token, status) in [(11, TokenStatus::Held), (13, TokenStatus::Held), (12, TokenStatus::NotHeld)] {
             assert_eq!(queue_status(&queue, token), status, "{token}");
         }
         // The reader was deleted, but another reader may be ahead of the writer. The writer therefore does not count as
         // a holder yet.
-        assert_eq!(queue_status(&[("a__READ__1", 0), ("b__WRIT__2", 12)], 12), TokenStatus::NotHeld);
+        assert_eq!(
+            queue_status(&[("a-__READ__0000000001", 0), ("b-__WRIT__0000000002", 12)], 12),
+            TokenStatus::NotHeld
+        );
     }
 
     #[test]
@@ -374,7 +382,7 @@ mod tests {
         assert_eq!(queue_status(&[(kazoo, 11), ("a-lock-0000000002", 12)], 11), TokenStatus::Held);
         assert_eq!(queue_status(&[(kazoo, 11), ("a-lock-0000000002", 12)], 12), TokenStatus::NotHeld);
         assert_eq!(queue_status(&[(kazoo, 11)], 11), TokenStatus::Held);
-        assert_eq!(queue_status(&[("a-lock-1", 11), ("b__WRIT__2", 12)], 11), TokenStatus::Held);
+        assert_eq!(queue_status(&[("a-lock-0000000001", 11), ("b-__WRIT__0000000002", 12)], 11), TokenStatus::Held);
     }
 
     #[test]
@@ -388,17 +396,20 @@ mod tests {
         assert_eq!(status_of(&[], 13), TokenStatus::NotHeld);
         // The owner of the third lease waits for leases or is about to leave the inner mutex. Other nodes in the inner
         // mutex do not matter.
-        assert_eq!(status_of(&[("i-lock-1", 13, 3), ("j-lock-2", 10, 2)], 14), TokenStatus::Changing);
-        assert_eq!(status_of(&[("i-lock-1", 13, 3)], 12), TokenStatus::Held);
-        assert_eq!(status_of(&[("i-lock-1", 0, 0), ("j-lock-2", 10, 3)], 14), TokenStatus::Held);
+        assert_eq!(status_of(&[("i-lock-0000000001", 13, 3), ("j-lock-0000000002", 10, 2)], 14), TokenStatus::Changing);
+        assert_eq!(status_of(&[("i-lock-0000000001", 13, 3)], 12), TokenStatus::Held);
+        assert_eq!(status_of(&[("i-lock-0000000001", 0, 0), ("j-lock-0000000002", 10, 3)], 14), TokenStatus::Held);
         // The owner has joined the inner mutex again to acquire more leases.
-        assert_eq!(status_of(&[("i-lock-1", 15, 3)], 14), TokenStatus::Held);
-        assert_eq!(status_of(&[("i-lock-1", 13, 3)], 13), TokenStatus::NotHeld, "no lease");
+        assert_eq!(status_of(&[("i-lock-0000000001", 15, 3)], 14), TokenStatus::Held);
+        assert_eq!(status_of(&[("i-lock-0000000001", 13, 3)], 13), TokenStatus::NotHeld, "no lease");
     }
 
     #[test]
     fn single_token_leases_are_held_while_owner_has_inner_mutex() {
         let leases = [("a", 12, 1), ("b", 12, 1)];
-        assert_eq!(token_status(&candidates_from(&[], &leases, &[("i-lock-1", 11, 1)]), 12, true), TokenStatus::Held);
+        assert_eq!(
+            token_status(&candidates_from(&[], &leases, &[("i-lock-0000000001", 11, 1)]), 12, true),
+            TokenStatus::Held
+        );
     }
 }

@@ -20,12 +20,12 @@ pub(crate) use contender::{Blocker, Contender, Input, Output, QueueRequest, Remo
 pub(crate) use directories::Chroot;
 pub(crate) use directory_cache::{CacheEvent, DirectoryCaches};
 pub(crate) use fence_check::FenceCheck;
-pub use name::Mode;
+pub use name::{LockFamily, Mode};
 pub use node_request::{Children, NodeContent, NodeRequest};
 pub(crate) use node_request::{NodeReply, RetriedRequest};
 pub use participants::Participant;
 pub(crate) use participants::{MaxLeases, ParticipantQuery, QueryScope};
-pub use queue_order::{LockFamily, QueueNode};
+pub use queue_order::QueueNode;
 pub(crate) use rank::are_leases_available;
 pub(crate) use shared_count::SharedCount;
 

@@ -40,9 +40,36 @@ impl Mode {
 
 const READ: &str = "__READ__";
 const WRITE: &str = "__WRIT__";
-/// The texts in node names that identify kazoo's locks. The first text belongs to `Lock` and `WriteLock`, and the
+/// The texts before the sequence numbers of kazoo's locks. The first text belongs to `Lock` and `WriteLock`, and the
 /// second text belongs to `ReadLock`. The flag is true if several holders can share the lock.
 const KAZOO: [(&str, bool); 2] = [("__lock__", false), ("__rlock__", true)];
+
+/// The kind of lock that a node belongs to, according to its name. Locks of different families do not exclude each
+/// other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum LockFamily {
+    /// The mutex of zklock and Curator. The inner mutex of a semaphore has the same names.
+    Mutex,
+    /// The read/write lock of zklock and Curator.
+    ReadWrite,
+    /// The locks of kazoo.
+    Kazoo,
+    /// The lock recipe in the source of ZooKeeper.
+    ZooKeeper,
+}
+
+impl LockFamily {
+    /// Returns the name of the family for messages.
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Mutex => "Curator's mutex",
+            Self::ReadWrite => "Curator's read/write lock",
+            Self::Kazoo => "kazoo's lock",
+            Self::ZooKeeper => "ZooKeeper's own lock recipe",
+        }
+    }
+}
 
 /// The kind of a child of a lock directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,68 +119,74 @@ pub(crate) fn client_prefix(name: &str) -> &str {
 /// Returns the kind of a child, as contenders of this mode see it. If `with_kazoo` is true, the function treats kazoo's
 /// locks as contenders of the same queue.
 pub fn classify(name: &str, mode: Mode, with_kazoo: bool) -> ChildKind<'_> {
-    if let Some(mark) = parse(name, mode) {
-        return ChildKind::Contender(mark);
+    if mode == Mode::Lease {
+        return match split_sequence(name, mode.base()) {
+            Some((head, sequence)) if is_prefix(head) => {
+                ChildKind::Contender(ContenderName { sequence, is_shared: false })
+            }
+            _ => ChildKind::Unrelated,
+        };
     }
-    if with_kazoo && let Some(mark) = parse_kazoo(name) {
-        return ChildKind::Contender(mark);
-    }
-    match family(name) {
-        Some(family) => ChildKind::Foreign(family),
+    let own = if mode.is_read_write() { LockFamily::ReadWrite } else { LockFamily::Mutex };
+    match recognize(name) {
+        Some((family, contender)) if family == own || (with_kazoo && family == LockFamily::Kazoo) => {
+            ChildKind::Contender(contender)
+        }
+        Some((family, _)) => ChildKind::Foreign(family.text()),
         None => ChildKind::Unrelated,
     }
 }
 
-/// Parses a contender's name in the same way as Curator. The sequence number of a mutex follows the last `lock-`. The
-/// sequence number of a writer follows the last `__WRIT__`. The sequence number of a reader follows the last `__READ__`
-/// in a name without `__WRIT__`. The function ignores the text before these marks.
-fn parse(name: &str, mode: Mode) -> Option<ContenderName<'_>> {
-    if !mode.is_read_write() {
-        return Some(ContenderName { sequence: name.rsplit_once(mode.base())?.1, is_shared: false });
+/// Recognizes a node of a lock by its whole name, and returns its family and its sequence number. All other children of
+/// a lock directory are independent of the lock, for example the directory of another lock.
+pub(super) fn recognize(name: &str) -> Option<(LockFamily, ContenderName<'_>)> {
+    let curator =
+        [(Mode::Mutex, LockFamily::Mutex), (Mode::Write, LockFamily::ReadWrite), (Mode::Read, LockFamily::ReadWrite)];
+    for (mode, family) in curator {
+        if let Some((head, sequence)) = split_sequence(name, mode.base()) {
+            let contender = ContenderName { sequence, is_shared: mode == Mode::Read };
+            return is_prefix(head).then_some((family, contender));
+        }
     }
-    let behind = |text: &'static str| name.rsplit_once(text).map(|(_, key)| key);
-    match behind(WRITE) {
-        Some(sequence) => Some(ContenderName { sequence, is_shared: false }),
-        None => Some(ContenderName { sequence: behind(READ)?, is_shared: true }),
+    for (mark, is_shared) in KAZOO {
+        if let Some((head, sequence)) = split_sequence(name, mark) {
+            let is_uuid = head.len() == 32 && head.bytes().all(|byte| byte.is_ascii_hexdigit());
+            return is_uuid.then_some((LockFamily::Kazoo, ContenderName { sequence, is_shared }));
+        }
     }
+    let (head, sequence) = split_sequence(name, "-")?;
+    let owner = head.strip_prefix("x-")?;
+    let is_session = !owner.is_empty() && owner.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    is_session.then_some((LockFamily::ZooKeeper, ContenderName { sequence, is_shared: false }))
 }
 
-/// Returns the sequence number in the name of a contender of this mode. Returns an empty text if the name has no
-/// number.
+/// Splits a name into the text before `mark` and the sequence number behind it. A number has at least ten
+/// digits. After 2147483647, it has a minus sign.
+fn split_sequence<'a>(name: &'a str, mark: &str) -> Option<(&'a str, &'a str)> {
+    let before = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let head = before.strip_suffix(mark).or_else(|| before.strip_suffix('-')?.strip_suffix(mark))?;
+    let sequence = name.get(head.len() + mark.len()..)?;
+    (name.len() - before.len() >= DIGITS).then_some((head, sequence))
+}
+
+/// Returns whether a text can precede the base name of a Curator node: nothing, a protection prefix, or another prefix
+/// that ends with a hyphen. Some libraries write their UUID in another form.
+fn is_prefix(head: &str) -> bool {
+    head.is_empty() || head.ends_with('-')
+}
+
+/// Returns the sequence number in the name of a contender of this mode. Returns an empty text if the name is not that of
+/// a contender.
 pub fn sequence_text(name: &str, mode: Mode) -> &str {
-    parse(name, mode).map_or("", |mark| mark.sequence)
-}
-
-/// Parses the name of a kazoo node in the same way as kazoo. The sequence numbers of kazoo's nodes come from the same
-/// counter of the directory.
-pub(super) fn parse_kazoo(name: &str) -> Option<ContenderName<'_>> {
-    let (_, is_shared) = KAZOO.into_iter().find(|(marker, _)| name.contains(marker))?;
-    let (head, sequence) = name.split_at_checked(name.len().checked_sub(10)?)?;
-    let is_numbered = head.ends_with("lock__") && sequence.bytes().all(|b| b.is_ascii_digit());
-    is_numbered.then_some(ContenderName { sequence, is_shared })
+    match classify(name, mode, false) {
+        ChildKind::Contender(contender) => contender.sequence,
+        _ => "",
+    }
 }
 
 /// Returns the sequence number that the server appended to the requested name `asked`.
 pub fn sequence_number(name: &str, asked: &str) -> Option<i64> {
     name.strip_prefix(asked)?.parse().ok()
-}
-
-/// Returns the lock family whose nodes have a name of this form.
-fn family(name: &str) -> Option<&'static str> {
-    if name.contains(READ) || name.contains(WRITE) {
-        return Some("Curator's read/write lock");
-    }
-    if strip_protection(name).is_some_and(|rest| rest.starts_with("lock-")) {
-        return Some("Curator's mutex");
-    }
-    if KAZOO.iter().any(|(marker, _)| name.contains(marker)) {
-        return Some("kazoo's lock");
-    }
-    let (head, digits) = name.rsplit_once('-')?;
-    let owner = head.strip_prefix("x-")?;
-    let numbered = digits.len() == 10 && digits.bytes().all(|b| b.is_ascii_digit());
-    let owned = !owner.is_empty() && owner.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
-    (numbered && owned).then_some("ZooKeeper's own lock recipe")
 }
 
 /// Returns the part of a name behind the protection prefix, or `None` if the name has no prefix.
@@ -188,13 +221,13 @@ mod tests {
     fn sequence_text_follows_curators_rules() {
         let uuid = "_c_d477f9d3-4b7a-4335-82e1-a2be2be1b4b0";
         assert_eq!(seen(&format!("{uuid}-lock-0000000007"), Mode::Mutex), contender("0000000007", false));
-        assert_eq!(seen("sub-lock-3", Mode::Mutex), contender("3", false));
-        assert_eq!(seen("lock-lock-12", Mode::Mutex), contender("12", false));
+        assert_eq!(seen("lock-0000000003", Mode::Mutex), contender("0000000003", false));
+        assert_eq!(seen("sub-lock--2147483648", Mode::Mutex), contender("-2147483648", false));
+        assert_eq!(seen("lock-lock-0000000012", Mode::Mutex), contender("0000000012", false));
+        assert_eq!(seen(&format!("{uuid}-lease-0000000012"), Mode::Lease), contender("0000000012", false));
         for mode in [Mode::Read, Mode::Write] {
             assert_eq!(seen(&format!("{uuid}-__READ__0000000007"), mode), contender("0000000007", true));
             assert_eq!(seen(&format!("{uuid}-__WRIT__0000000007"), mode), contender("0000000007", false));
-            assert_eq!(seen("__READ____WRIT__1", mode), contender("1", false));
-            assert_eq!(seen("__READ__", mode), contender("", true));
         }
     }
 
@@ -226,16 +259,57 @@ mod tests {
                 classify("x-0100000714a2000f-0000000003", mode, true),
                 ChildKind::Foreign("ZooKeeper's own lock recipe")
             );
-            assert_eq!(classify("__lock__", mode, true), ChildKind::Foreign("kazoo's lock"));
-            assert_eq!(classify("a__lock__ü234567890", mode, true), ChildKind::Foreign("kazoo's lock"));
+            assert_eq!(classify("__lock__", mode, true), ChildKind::Unrelated);
+            assert_eq!(classify("a__lock__ü234567890", mode, true), ChildKind::Unrelated);
         }
     }
 
     #[test]
-    fn other_children_are_unrelated() {
-        for name in ["0", "a", "LOCK-0000000000", "leases", "locks", "x-y-0000000001", "x--", "x-1-12", "_c_lock"] {
-            assert_eq!(seen(name, Mode::Mutex), ChildKind::Unrelated, "{name}");
-            assert_eq!(seen(name, Mode::Read), ChildKind::Unrelated, "{name}");
+    fn children_that_only_resemble_lock_nodes_are_unrelated() {
+        let uuid = "_c_d477f9d3-4b7a-4335-82e1-a2be2be1b4b0";
+        let protected = ["-lock-", "-lock-7", "-lock-000000000", "-clock-0000000001", "-__READ__", "-lock-0000000001x"];
+        let protected = protected.map(|rest| format!("{uuid}{rest}"));
+        let names = [
+            "0",
+            "a",
+            "LOCK-0000000000",
+            "leases",
+            "locks",
+            "x-y-0000000001",
+            "x--",
+            "x-1-12",
+            "_c_lock",
+            "block-0",
+            "block-0000000001",
+            "clock-",
+            "clock-0000000001",
+            "lock-",
+            "lock-7",
+            "lock-00000000a1",
+            "lock--214748364",
+            "lock-files",
+            "__lock__",
+            "__lock__a",
+            "__lock__0000000001",
+            "a__rlock__0000000001",
+            "x__READ__1",
+            "x-__READ__",
+            "x__READ__0000000001",
+            "__READ____WRIT__1",
+            "x-__WRIT__-1",
+            "x-0100-",
+            "lease-0",
+            "0000000001",
+            "-",
+            "",
+            "x-0100-00000000é1",
+        ];
+        for name in names.into_iter().chain(protected.iter().map(String::as_str)) {
+            for mode in [Mode::Mutex, Mode::Read, Mode::Write, Mode::Lease] {
+                assert_eq!(seen(name, mode), ChildKind::Unrelated, "{name}");
+                assert_eq!(classify(name, mode, true), ChildKind::Unrelated, "{name}");
+                assert_eq!(sequence_text(name, mode), "");
+            }
         }
     }
 

@@ -162,8 +162,8 @@ mod tests {
     use super::*;
 
     fn names() -> impl Strategy<Value = Vec<String>> {
-        let name = (0..3u8, prop::sample::select(vec!["lock-", "__READ__", "__WRIT__", "__lock__", "x"]), 0..6u8);
-        let name = name.prop_map(|(head, base, number)| format!("{head}{base}{number:010}"));
+        let name = (0..3u8, prop::sample::select(vec!["-lock-", "-__READ__", "-__WRIT__", "__lock__", "x"]), 0..6u8);
+        let name = name.prop_map(|(head, base, number)| format!("{head:032x}{base}{number:010}"));
         prop::collection::btree_set(name, 0..12).prop_map(|names| names.into_iter().collect())
     }
 

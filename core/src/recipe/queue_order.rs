@@ -2,23 +2,8 @@
 //! nodes, and does not know which kind of lock a directory belongs to. This module therefore recognizes the nodes of
 //! all known lock families.
 
-use super::name::{ChildKind, ContenderName, Mode, classify, parse_kazoo};
+use super::name::{ChildKind, ContenderName, LockFamily, Mode, classify, recognize};
 use super::rank::holders;
-
-/// The kind of lock that a node belongs to, according to its name. Locks of different families do not exclude each
-/// other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum LockFamily {
-    /// The mutex of zklock and Curator. The inner mutex of a semaphore has the same names.
-    Mutex,
-    /// The read/write lock of zklock and Curator.
-    ReadWrite,
-    /// The locks of kazoo.
-    Kazoo,
-    /// The lock recipe in the source of ZooKeeper.
-    ZooKeeper,
-}
 
 /// A lock node, as its name and the names of its siblings describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,33 +64,8 @@ impl QueueNode {
 
     /// Returns whether the name is that of a lease of a semaphore.
     pub fn is_lease(name: &str) -> bool {
-        matches!(classify(name, Mode::Lease, false), ChildKind::Contender(mark) if is_number(mark.sequence))
+        matches!(classify(name, Mode::Lease, false), ChildKind::Contender(_))
     }
-}
-
-/// Returns the family of a node and the information in its name. A directory whose name only resembles a lock node has
-/// no number.
-fn recognize(name: &str) -> Option<(LockFamily, ContenderName<'_>)> {
-    let of_mode = |mode, family| match classify(name, mode, false) {
-        ChildKind::Contender(mark) if is_number(mark.sequence) => Some((family, mark)),
-        _ => None,
-    };
-    let zookeeper = || {
-        let is_foreign = matches!(classify(name, Mode::Mutex, false), ChildKind::Foreign(_));
-        let sequence = name.strip_prefix("x-")?.rsplit_once('-')?.1;
-        is_foreign.then_some((LockFamily::ZooKeeper, ContenderName { sequence, is_shared: false }))
-    };
-    of_mode(Mode::Mutex, LockFamily::Mutex)
-        .or_else(|| of_mode(Mode::Read, LockFamily::ReadWrite))
-        .or_else(|| parse_kazoo(name).map(|mark| (LockFamily::Kazoo, mark)))
-        .or_else(zookeeper)
-}
-
-/// Returns whether a text is the number that a server has appended to a name. Near the end of their range, the numbers
-/// are negative.
-fn is_number(sequence: &str) -> bool {
-    let digits = sequence.strip_prefix('-').unwrap_or(sequence);
-    digits.len() >= 9 && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -145,10 +105,10 @@ mod tests {
 
     #[test]
     fn readers_hold_up_to_the_first_writer_and_a_nested_read_follows_its_writer() {
-        let names = ["a__READ__0000000002", "b__READ__0000000001", "c__WRIT__0000000003", "d__READ__0000000004"];
+        let names = ["a-__READ__0000000002", "b-__READ__0000000001", "c-__WRIT__0000000003", "d-__READ__0000000004"];
         let holds: Vec<bool> = QueueNode::order(names, false).iter().map(|node| node.holds).collect();
         assert_eq!(holds, [true, true, false, false]);
-        let nodes = QueueNode::order(["a__READ__0000000001", "b__WRIT__0000000001"], false);
+        let nodes = QueueNode::order(["a-__READ__0000000001", "b-__WRIT__0000000001"], false);
         let names: Vec<(bool, bool)> = nodes.iter().map(|node| (node.is_shared, node.holds)).collect();
         assert_eq!(names, [(false, true), (true, true)]);
     }

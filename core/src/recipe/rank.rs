@@ -129,25 +129,35 @@ mod tests {
 
     #[test]
     fn a_mutex_waits_for_the_one_before() {
-        let children = names(&["c-lock-2", "a-lock-0", "b-lock-1", "zzz", "0"]);
-        assert_eq!(rank(&children, "a-lock-0", Mode::Mutex, false, &[]), Rank::First);
-        assert_eq!(rank(&children, "c-lock-2", Mode::Mutex, false, &[]), behind("b-lock-1", 2));
+        let children = names(&["c-lock-0000000002", "a-lock-0000000000", "b-lock-0000000001", "zzz", "0"]);
+        assert_eq!(rank(&children, "a-lock-0000000000", Mode::Mutex, false, &[]), Rank::First);
+        assert_eq!(rank(&children, "c-lock-0000000002", Mode::Mutex, false, &[]), behind("b-lock-0000000001", 2));
     }
 
     #[test]
     fn a_reader_waits_for_the_nearest_writer() {
-        let children = names(&["a__WRIT__0", "b__READ__1", "c__WRIT__2", "d__READ__3", "e__READ__4", "f__WRIT__5"]);
-        assert_eq!(rank(&children, "b__READ__1", Mode::Read, false, &[]), behind("a__WRIT__0", 1));
-        assert_eq!(rank(&children, "e__READ__4", Mode::Read, false, &[]), behind("c__WRIT__2", 2));
-        assert_eq!(rank(&children, "f__WRIT__5", Mode::Write, false, &[]), behind("e__READ__4", 5));
+        let children = names(&[
+            "a-__WRIT__0000000000",
+            "b-__READ__0000000001",
+            "c-__WRIT__0000000002",
+            "d-__READ__0000000003",
+            "e-__READ__0000000004",
+            "f-__WRIT__0000000005",
+        ]);
+        assert_eq!(rank(&children, "b-__READ__0000000001", Mode::Read, false, &[]), behind("a-__WRIT__0000000000", 1));
+        assert_eq!(rank(&children, "e-__READ__0000000004", Mode::Read, false, &[]), behind("c-__WRIT__0000000002", 2));
+        assert_eq!(rank(&children, "f-__WRIT__0000000005", Mode::Write, false, &[]), behind("e-__READ__0000000004", 5));
     }
 
     #[test]
     fn equal_sequence_numbers_are_a_tie_until_resolved() {
-        let children = names(&["a-lock-7", "b-lock-7"]);
-        let tie = Rank::Behind { predecessor: "b-lock-7".to_owned(), ahead_count: 1, is_tie: true };
-        assert_eq!(rank(&children, "a-lock-7", Mode::Mutex, false, &[]), tie);
-        assert_eq!(rank(&children, "a-lock-7", Mode::Mutex, false, &names(&["b-lock-7"])), Rank::First);
+        let children = names(&["a-lock-0000000007", "b-lock-0000000007"]);
+        let tie = Rank::Behind { predecessor: "b-lock-0000000007".to_owned(), ahead_count: 1, is_tie: true };
+        assert_eq!(rank(&children, "a-lock-0000000007", Mode::Mutex, false, &[]), tie);
+        assert_eq!(
+            rank(&children, "a-lock-0000000007", Mode::Mutex, false, &names(&["b-lock-0000000007"])),
+            Rank::First
+        );
     }
 
     #[test]

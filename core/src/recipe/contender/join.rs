@@ -65,8 +65,13 @@ impl Contender {
             Ok(position) => {
                 cx.caches.record_contended(&request.directory);
                 self.has_waited = true;
+                let blocker = match &position {
+                    Position::Behind(predecessor) => predecessor.path.clone(),
+                    _ => return Some(Output::WouldBlock),
+                };
                 self.set_join_step(JoinStep::Blocked { at, position });
-                return Some(Output::WouldBlock);
+                cx.send(RequestKind::ReadPredecessor(at), &Request::GetData { path: blocker, watch: false });
+                return None;
             }
             Err(error) => {
                 self.phase = Phase::Gone;

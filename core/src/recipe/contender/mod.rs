@@ -233,7 +233,7 @@ enum JoinStep {
         is_directory_missing: bool,
     },
     /// A list has shown that the contender would have to wait in the directory with the index `at`. The contender has
-    /// written nothing.
+    /// written nothing. It reads the node ahead, so that its answer names the owner of the node.
     Blocked { at: usize, position: Position },
     /// The contender has sent the create request, followed by the list requests. The server may first have to answer
     /// requests that create missing directories.
@@ -330,6 +330,14 @@ impl PredecessorInfo {
     fn new(session_id: i64, mut data: Vec<u8>) -> Self {
         data.truncate(MAX_PREDECESSOR_DATA);
         Self { session_id, data }
+    }
+
+    /// Returns an error if no session owns the node at `path`, so that the node does not leave by itself.
+    fn permanent_node_error(&self, path: &str) -> Option<Error> {
+        (self.session_id == 0).then(|| {
+            let reason = "its name is that of a lock node, but no session owns it, so a lock would wait for it forever";
+            Error::new(Status::Foreign, format!("{path}: {reason}; delete this node, or use another path for the lock"))
+        })
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use zklock_proto::{Code, EventKind, Request, Response};
 
 use super::{
-    Contender, JoinStep, Leaving, Node, NodeWatch, Output, Phase, Position, Predecessor, PredecessorInfo, QueueRequest,
-    QueueSlot, Queued, REVOKE, Removal, RetryState, name_of,
+    Contender, JoinStep, Joining, Leaving, Node, NodeWatch, Output, Phase, Position, Predecessor, PredecessorInfo,
+    QueueRequest, QueueSlot, Queued, REVOKE, Removal, RetryState, name_of,
 };
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
@@ -284,7 +284,12 @@ impl Contender {
         match result {
             Ok(Response::Data { data, stat }) => {
                 predecessor.watch = NodeWatch::Set;
-                predecessor.info = Some(PredecessorInfo::new(stat.ephemeral_owner, data.unwrap_or_default()));
+                let info = PredecessorInfo::new(stat.ephemeral_owner, data.unwrap_or_default());
+                if let Some(error) = info.permanent_node_error(&predecessor.path) {
+                    self.start_leaving(cx);
+                    return Some(Output::Failed(error));
+                }
+                predecessor.info = Some(info);
                 predecessor.is_own_session = stat.ephemeral_owner == cx.session.id();
                 if predecessor.is_tie && nodes.first().and_then(|node| node.czxid).is_some_and(|own| own < stat.czxid) {
                     ties_behind.extend(predecessor.path.rsplit('/').next().map(str::to_owned));
@@ -341,6 +346,9 @@ impl Contender {
         at: usize,
         result: Result<Response, Failure>,
     ) -> Option<Output> {
+        if let Some(JoinStep::Blocked { .. }) = self.join_step() {
+            return self.on_blocker_read(result);
+        }
         let (QueueSlot { cache, .. }, Queued { position, pending_predecessor_read, .. }) = self.queued_mut(at)?;
         let read_path = pending_predecessor_read.take()?;
         let (Position::Behind(predecessor), Some(cache)) = (position, *cache) else { return None };
@@ -350,7 +358,12 @@ impl Contender {
         }
         match result {
             Ok(Response::Data { data, stat }) => {
-                predecessor.info = Some(PredecessorInfo::new(stat.ephemeral_owner, data.unwrap_or_default()));
+                let info = PredecessorInfo::new(stat.ephemeral_owner, data.unwrap_or_default());
+                if let Some(error) = info.permanent_node_error(&predecessor.path) {
+                    self.start_leaving(cx);
+                    return Some(Output::Failed(error));
+                }
+                predecessor.info = Some(info);
             }
             Err(Failure::Code(_)) => {
                 cx.caches.report_unreadable(cx.now, cx.session, cache, name_of(&predecessor.path));
@@ -358,6 +371,23 @@ impl Contender {
             _ => {}
         }
         None
+    }
+
+    /// Handles the reply to a request that reads the node because of which a single attempt cannot succeed.
+    fn on_blocker_read(&mut self, result: Result<Response, Failure>) -> Option<Output> {
+        let Phase::Joining(Joining { step: JoinStep::Blocked { position, .. }, .. }) = &mut self.phase else {
+            return None;
+        };
+        if let (Position::Behind(blocker), Ok(Response::Data { data, stat })) = (position, result) {
+            let info = PredecessorInfo::new(stat.ephemeral_owner, data.unwrap_or_default());
+            if let Some(error) = info.permanent_node_error(&blocker.path) {
+                self.phase = Phase::Gone;
+                return Some(Output::Failed(error));
+            }
+            blocker.info = Some(info);
+        }
+        // Even if the node has just left, it was ahead when this attempt looked at the queue.
+        Some(Output::WouldBlock)
     }
 
     /// Handles the deletion of a predecessor by this client. The directory cache contains the next predecessor.
