@@ -51,6 +51,55 @@ fn hold_and_queue_position_survive_leader_failures() {
     assert_eq!(queue(&mut raw(server), &path), Vec::<String>::new());
 }
 
+/// A server without a quorum closes the connection during the handshake, as a server without data does. The session
+/// and its nodes are in the snapshots of the servers.
+#[test]
+fn a_long_outage_ends_no_session() {
+    let ensemble = Ensemble::start_with(&ZooKeeper::options().tick_ms(500).newest(), 6);
+    let (path, timeout) = (path("outage"), 2 * SECOND);
+    let (one, two) = (client_with(&ensemble.address(), timeout), client_with(&ensemble.address(), timeout));
+    let (held, waiting) = (one.mutex(&path).unwrap(), two.mutex(&path).unwrap());
+    held.acquire(None).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| waiting.acquire(None));
+        wait_for_waiters(&held, 2);
+        let before = held.participants().unwrap();
+        for stopped in [&ensemble.servers()[..2], ensemble.servers()] {
+            stopped.iter().for_each(ZooKeeper::stop);
+            let since = Instant::now();
+            wait_until(TEST_TIMEOUT, || {
+                assert_ne!(held.state().unwrap(), LockState::Lost, "after {:?}", since.elapsed());
+                since.elapsed() > 5 * timeout
+            });
+            let all = 0..stopped.len();
+            all.for_each(|server| ensemble.relaunch(server));
+            wait_until(3 * TEST_TIMEOUT, || {
+                let state = held.state().unwrap();
+                assert_ne!(state, LockState::Lost, "after the outage");
+                state == LockState::Held
+            });
+            wait_until(3 * TEST_TIMEOUT, || held.participants().is_ok_and(|now| now == before));
+        }
+        held.release().unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    assert_eq!((one.metrics().unwrap().sessions_lost, two.metrics().unwrap().sessions_lost), (0, 0));
+}
+
+/// The servers were set up again, or restored from a backup: none of them knows the session.
+#[test]
+fn servers_without_data_end_the_session_and_can_be_used() {
+    let server = ZooKeeper::start();
+    let (path, timeout) = (path("empty"), SECOND);
+    let client = client_with(&server.address(), timeout);
+    let lock = client.mutex(&path).unwrap();
+    lock.acquire(None).unwrap();
+    server.restart_empty();
+    wait_until(TEST_TIMEOUT, || lock.state().unwrap() == LockState::Lost);
+    let _ = lock.release();
+    lock.acquire(Some(TEST_TIMEOUT)).unwrap();
+}
+
 /// A lagging follower does not yet see a new hold, and still sees a hold that has ended. The fence check must go
 /// through a quorum.
 #[test]

@@ -12,7 +12,7 @@ use super::lease::{Lease, Proof, SentPackets};
 use super::servers::{Migration, ServerList};
 use super::{
     ActiveSession, Command, ConnectionState, Departure, DepartureStage, Event, Failure, LeaseDemand, Purpose, Session,
-    to_u64,
+    SessionOffer, to_u64,
 };
 use crate::log_record::{Level, LogRecord};
 use crate::mutant::Mutant;
@@ -33,7 +33,13 @@ impl<T> Session<T> {
         ConnectionState::Connecting { deadline: now + self.attempt_timeout(Duration::from_millis(100)) }
     }
 
-    pub(super) fn on_connect_response(&mut self, now: Time, sent: Time, frame: &[u8]) -> Result<(), ProtoError> {
+    pub(super) fn on_connect_response(
+        &mut self,
+        now: Time,
+        sent: Time,
+        offer: SessionOffer,
+        frame: &[u8],
+    ) -> Result<(), ProtoError> {
         let response = ConnectResponse::decode(frame)?;
         if response.timeout_ms <= 0 || response.session_id == 0 {
             let expired = self.active.is_some();
@@ -54,6 +60,13 @@ impl<T> Session<T> {
             return Ok(());
         }
         let resumed = self.active.as_ref().is_some_and(|active| active.id == response.session_id);
+        if resumed && offer == SessionOffer::Probe {
+            // The session is alive, but this server may lag behind the state that the session has seen.
+            self.close_connection(now, "the servers still have the session");
+            self.servers.retry_last();
+            self.connection = ConnectionState::Disconnected { retry_at: now };
+            return Ok(());
+        }
         if !resumed {
             self.end_session(true);
             if self.connection == ConnectionState::Closed {

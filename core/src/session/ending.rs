@@ -111,15 +111,4 @@ impl<T> Session<T> {
         self.commands.push_back(Command::Disconnect);
         self.events.push_back(Event::Closed);
     }
-
-    /// Returns whether all servers have certainly lost the session. A server that has not reached the session's zxid
-    /// closes the connection during the handshake. There are two possible reasons: the server lags behind, or all
-    /// servers were set up again with an empty state. The function assumes the second reason if two session timeouts
-    /// have passed since the latest possible expiry.
-    pub(super) fn is_session_unrecoverable(&self, now: Time) -> bool {
-        // Without holds and waiters, the session does not extend the lease. However, the session was still alive when
-        // the last frame arrived.
-        let alive = self.last_received + self.timeout;
-        self.lease().is_some_and(|lease| now >= lease.end().max(alive) + self.timeout * 2)
-    }
 }

@@ -7,7 +7,8 @@ use zklock_proto::{Code, ConnectRequest, Frames, ProtoError, ReplyHeader};
 
 use super::credentials::Credentials;
 use super::{
-    Command, ConnectionState, Departure, DepartureStage, Event, Failure, InFlight, Session, not_loaded, to_u64,
+    Command, ConnectionState, Departure, DepartureStage, Event, Failure, InFlight, Session, SessionOffer, not_loaded,
+    to_u64,
 };
 use crate::time::Time;
 
@@ -124,12 +125,13 @@ impl<T> Session<T> {
         self.local_address = local_address.to_owned();
         self.frames.clear();
         self.erase_output();
-        self.connection = ConnectionState::Handshake { sent: now, deadline: now + self.handshake_timeout() };
+        let offer = self.next_offer(now);
+        self.connection = ConnectionState::Handshake { sent: now, deadline: now + self.handshake_timeout(), offer };
         let (session_id, password) =
             self.active.as_ref().map_or_else(|| (0, vec![0; 16]), |active| (active.id, active.password.clone()));
         ConnectRequest {
             protocol_version: 0,
-            last_zxid_seen: self.last_zxid,
+            last_zxid_seen: if offer == SessionOffer::Probe { 0 } else { self.last_zxid },
             timeout_ms: i32::try_from(self.config.timeout.as_millis()).unwrap_or(i32::MAX),
             session_id,
             password,
@@ -140,13 +142,27 @@ impl<T> Session<T> {
         self.last_sent = now;
     }
 
+    /// Chooses what the session tells the next server. A server that has not reached the session's zxid closes the
+    /// connection during the handshake. Other servers do the same: a server without a quorum, a server that starts, a
+    /// load balancer. If the session can have expired, the next handshake therefore names no zxid. Servers with a quorum
+    /// answer it, even if they were set up again with an empty state: they resume the session or report its end.
+    fn next_offer(&mut self, now: Time) -> SessionOffer {
+        let is_refused = std::mem::take(&mut self.is_zxid_refused);
+        // Without holds and waiters, the session does not extend the lease. However, the session was still alive when
+        // the last frame arrived.
+        let alive = self.last_received + self.timeout;
+        match self.lease() {
+            Some(lease) if is_refused && now >= lease.end().max(alive) => SessionOffer::Probe,
+            _ => SessionOffer::Resume,
+        }
+    }
+
     fn on_disconnected(&mut self, now: Time, cause: &str) {
         if matches!(self.connection, ConnectionState::Disconnected { .. } | ConnectionState::Closed) {
             return;
         }
-        if matches!(self.connection, ConnectionState::Handshake { .. }) && self.is_session_unrecoverable(now) {
-            self.end_session(true);
-        }
+        self.is_zxid_refused =
+            matches!(self.connection, ConnectionState::Handshake { offer: SessionOffer::Resume, .. });
         if self.connection == ConnectionState::Established && self.close_deadline.is_none() {
             self.detect_refused_size(now);
         }

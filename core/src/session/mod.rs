@@ -220,6 +220,8 @@ pub(crate) struct Session<T> {
     /// The largest zxid that the session has seen. A server that has not reached this zxid refuses the session, so the
     /// session never sees older data.
     last_zxid: i64,
+    /// True if a server has closed the connection during the last handshake, which named `last_zxid`.
+    is_zxid_refused: bool,
     /// The zxid up to which the session has received all watch events. On a new connection, the session requests all
     /// events with larger zxids. While the session restores its watches, replies advance `last_zxid` but not this
     /// field.
@@ -275,10 +277,19 @@ enum ConnectionState {
     Disconnected { retry_at: Time },
     Connecting { deadline: Time },
     Securing { deadline: Time },
-    Handshake { sent: Time, deadline: Time },
+    Handshake { sent: Time, deadline: Time, offer: SessionOffer },
     Authenticating { replies: usize, resumed: bool, deadline: Time },
     Established,
     Closed,
+}
+
+/// What the session tells a server in the handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SessionOffer {
+    /// The id of the session, if there is one, and the largest zxid that it has seen.
+    Resume,
+    /// The id without the zxid. The answer shows whether the servers still have the session.
+    Probe,
 }
 
 /// The plan to leave the present server.
@@ -419,6 +430,7 @@ impl<T> Session<T> {
             last_failure: "the client has not tried to connect yet".to_owned(),
             server_failures: Vec::new(),
             is_out_of_resources: false,
+            is_zxid_refused: false,
             local_address: String::new(),
             traffic: Traffic::default(),
             log_buffer: LogBuffer::default(),

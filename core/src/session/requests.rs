@@ -157,8 +157,8 @@ impl<T> Session<T> {
     }
 
     pub(super) fn on_frame(&mut self, now: Time, frame: &[u8]) -> Result<(), ProtoError> {
-        if let ConnectionState::Handshake { sent, .. } = self.connection {
-            return self.on_connect_response(now, sent, frame);
+        if let ConnectionState::Handshake { sent, offer, .. } = self.connection {
+            return self.on_connect_response(now, sent, offer, frame);
         }
         let (header, body) = ReplyHeader::decode(frame)?;
         match header.xid {

@@ -65,17 +65,39 @@ impl Peer {
             let at = self.session.next_timeout().unwrap();
             self.session.advance(at);
         }
+        assert!(self.hello().last_zxid_seen <= zxid, "the server would refuse the session");
+        self.welcome(5);
+    }
+
+    /// Waits for the next attempt to connect, and returns what the session tells the server.
+    fn next_hello(&mut self) -> ConnectRequest {
+        loop {
+            match self.session.poll_command() {
+                Some(Command::Connect(_)) => return self.hello(),
+                Some(_) => {}
+                None => {
+                    self.now = self.now.max(self.session.next_timeout().unwrap());
+                    self.session.advance(self.now);
+                }
+            }
+        }
+    }
+
+    fn hello(&mut self) -> ConnectRequest {
         self.session.on_connection_event(self.now, ConnectionEvent::Connected("local"));
         let mut frames = Frames::new(1 << 20);
         frames.push(&std::mem::take(self.session.output()));
-        let hello = ConnectRequest::decode(&frames.next().unwrap().unwrap()).unwrap();
-        assert!(hello.last_zxid_seen <= zxid, "the server would refuse the session");
+        ConnectRequest::decode(&frames.next().unwrap().unwrap()).unwrap()
+    }
+
+    /// Answers the handshake. The id 0 reports that the session has expired.
+    fn welcome(&mut self, session_id: i64) {
         let mut welcome = Vec::new();
-        let (protocol_version, timeout_ms, session_id) = (0, 12_000, 5);
+        let (protocol_version, timeout_ms) = (0, if session_id == 0 { 0 } else { 12_000 });
         ConnectResponse { protocol_version, timeout_ms, session_id, password: vec![0; 16], read_only: false }
             .encode(&mut welcome);
         self.read.clear();
-        assert!(self.session.received(self.now, &welcome).is_continue());
+        let _ = self.session.received(self.now, &welcome);
     }
 
     /// Returns the types of the requests without an answer on this connection.
@@ -212,6 +234,50 @@ fn watches_are_restored_from_the_same_zxid_until_all_are() {
     peer.close();
     peer.connect(300);
     assert_eq!(restored_from(peer.answer(300)), 202);
+}
+
+/// Servers without a quorum, servers that start and load balancers close the connection during the handshake, as do
+/// servers that were set up again with an empty state. Only an answer ends the session.
+#[test]
+fn a_session_survives_closed_handshakes_until_a_server_reports_its_end() {
+    let mut peer = Peer::new();
+    peer.session.watch_data(NOW, "/watched", Subscriber::Machine(MachineId(1)), 0);
+    let _ = peer.answer(100);
+    peer.close();
+    let closed_for = |peer: &mut Peer, timeouts: u32| {
+        let (since, mut offers) = (peer.now, Vec::new());
+        while peer.now < since + peer.session.timeout * timeouts {
+            offers.push(peer.next_hello().last_zxid_seen);
+            peer.close();
+        }
+        offers
+    };
+    let has_ended = |peer: &mut Peer| {
+        peer.events.extend(std::iter::from_fn(|| peer.session.poll_event()));
+        peer.events.iter().any(|event| matches!(event, Event::SessionEnded { .. }))
+    };
+    let mut offers = closed_for(&mut peer, 1);
+    offers.pop();
+    assert!(offers.iter().all(|&zxid| zxid == 100), "the session cannot have expired yet: {offers:?}");
+    // Every second handshake names no zxid, so that also servers without data answer.
+    let offers = closed_for(&mut peer, 10);
+    assert!(offers.windows(2).all(|pair| pair.contains(&100) && pair.contains(&0)), "{offers:?}");
+    while peer.next_hello().last_zxid_seen != 0 {
+        peer.close();
+    }
+    peer.welcome(5);
+    assert_eq!(peer.next_hello().last_zxid_seen, 100, "the server may lag behind what the session has seen");
+    assert!(!has_ended(&mut peer));
+    peer.welcome(5);
+    assert_eq!((peer.session.id(), peer.session.is_connected()), (5, true));
+    peer.close();
+    closed_for(&mut peer, 4);
+    while peer.next_hello().last_zxid_seen != 0 {
+        peer.close();
+    }
+    peer.welcome(0);
+    assert!(has_ended(&mut peer));
+    assert_eq!(peer.next_hello().session_id, 0);
 }
 
 /// A server can resume a session without a quorum, so the answer proves nothing to the leader.

@@ -143,6 +143,13 @@ impl ZooKeeper {
         self.wait_ready();
     }
 
+    /// Like [`restart`](Self::restart), but the server has lost its data: it knows no node and no session.
+    pub fn restart_empty(&self) {
+        self.stop();
+        fs::remove_dir_all(self.log_directory()).expect("remove the data");
+        self.restart();
+    }
+
     /// Kills the server if it runs, and starts it without waiting. A member of an ensemble serves only together with
     /// the others.
     pub(crate) fn start_process(&self) {
