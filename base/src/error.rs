@@ -136,9 +136,21 @@ impl Error {
             Code::UNIMPLEMENTED => Status::Unsupported,
             _ => Status::Server,
         };
-        // A server returns this code if it cannot decode a request. The client itself reports this code if a frame is
-        // too long.
-        let hint = if code == Code::MARSHALLING_ERROR { ", or its answer was longer than the frame limit" } else { "" };
+        let hint = match code {
+            // A server returns this code if it cannot decode a request. The client itself reports this code if a frame
+            // is too long.
+            Code::MARSHALLING_ERROR => ", or its answer was longer than the frame limit",
+            Code::NO_CHILDREN_FOR_EPHEMERALS => {
+                "; a node on the path is ephemeral, so it cannot have children: choose a path that is not below the node of a lock or of another session"
+            }
+            Code::QUOTA_EXCEEDED => {
+                "; a quota of the path or of a node above it is used up: delete nodes below that node, or raise the quota (setquota)"
+            }
+            Code::SESSION_CLOSED_REQUIRE_SASL_AUTH => {
+                "; the servers require an authenticated client (enforce.auth.schemes or sessionRequireClientSASLAuth): set auth.digest for the scheme digest, or tls.cert and tls.key for x509; SASL is not supported"
+            }
+            _ => "",
+        };
         Self::new(status, format!("{doing}: the server answered {code}{hint}"))
     }
 

@@ -28,6 +28,8 @@ pub struct Limits {
     pub first_retry: Duration,
     /// The longest pause after a server has refused a request of a leaving contender.
     pub last_retry: Duration,
+    /// The longest pause before the client repeats a request that a server has refused for the moment.
+    pub last_repetition: Duration,
     /// The time after which a multi-lock checks for deadlocks with other contenders. The time doubles after each check,
     /// up to `longest_deadlock_check`.
     pub first_deadlock_check: Duration,
@@ -99,6 +101,7 @@ impl Default for Limits {
             max_leaving: 16,
             first_retry: Duration::from_millis(250),
             last_retry: Duration::from_secs(30),
+            last_repetition: Duration::from_secs(2),
             first_deadlock_check: Duration::from_millis(250),
             longest_deadlock_check: Duration::from_secs(2),
             longest_pause_after_deadlocks: Duration::from_secs(30),

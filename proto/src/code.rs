@@ -100,6 +100,34 @@ impl Code {
     }
 }
 
+/// What an error code says about the request that the server answered with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The answer would be the same if the client repeated the request now.
+    Final,
+    /// The server has not performed the request, and can perform it a moment later.
+    Transient,
+    /// The server may have performed the request, or can no longer serve the session. The next handshake, perhaps with
+    /// another server, shows the state of the session.
+    Reconnect,
+}
+
+impl Code {
+    /// Classifies an error code. This table is the only place that decides which requests the client repeats.
+    pub const fn refusal(self) -> Refusal {
+        match self {
+            Self::THROTTLED_OP | Self::NEW_CONFIG_NO_QUORUM | Self::RECONFIG_IN_PROGRESS => Refusal::Transient,
+            Self::SESSION_EXPIRED
+            | Self::SESSION_MOVED
+            | Self::CONNECTION_LOSS
+            | Self::OPERATION_TIMEOUT
+            | Self::REQUEST_TIMEOUT
+            | Self::NOT_READONLY => Refusal::Reconnect,
+            _ => Refusal::Final,
+        }
+    }
+}
+
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {

@@ -28,7 +28,7 @@ mod record;
 mod request;
 mod response;
 
-pub use code::Code;
+pub use code::{Code, Refusal};
 pub use error::ProtoError;
 pub use event::{EventKind, WatchEvent};
 pub use frame::{DEFAULT_FRAME_LIMIT, Frames};

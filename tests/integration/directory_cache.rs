@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    TEST_TIMEOUT, assert_not_late, client, path, queue, raw, status, wait_for_queue, wait_for_waiters,
+    TEST_TIMEOUT, assert_not_late, client, client_with, path, queue, raw, status, wait_for_queue, wait_for_waiters,
 };
 use zklock::{Client, Lock, LockState, Status};
 use zklock_core::limits::Limits;
@@ -82,6 +82,24 @@ fn unreadable_node_ahead_is_not_overtaken() {
         other.delete(&hidden);
         lock.acquire(Some(TEST_TIMEOUT)).unwrap();
     }
+}
+
+/// A heartbeat, which would notice the deletion later, takes longer than the test.
+#[test]
+fn a_holder_is_watched_after_the_end_of_its_cache() {
+    let server = server_without_container_checks().start();
+    let (path, mut other) = (path("ended"), raw(&server));
+    let [one, two] = [(); 2].map(|()| client_with(&server.address(), Duration::from_secs(600)));
+    let (held, another) = (one.mutex(&path).unwrap(), two.mutex(&path).unwrap());
+    cycle_until_watched(&server, &[&held, &another], |watches| watches >= 2);
+    held.acquire(Some(TEST_TIMEOUT)).unwrap();
+    let node = format!("{path}/{}", queue(&mut other, &path)[0]);
+    for _ in 0..=Limits::default().directory_cache.max_foreign_changes {
+        other.create(&format!("{path}/change"), &[], flags::PERSISTENT).unwrap();
+        assert_eq!(other.delete(&format!("{path}/change")), 0);
+    }
+    assert_eq!(other.delete(&node), 0);
+    wait_until(TEST_TIMEOUT, || held.state().unwrap() == LockState::Lost);
 }
 
 #[test]

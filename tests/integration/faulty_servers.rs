@@ -78,8 +78,8 @@ fn resume_with_longer_timeout_does_not_extend_the_lease() {
 #[test]
 fn error_reply_to_a_successful_create_leaves_no_node() {
     let server = ZooKeeper::shared();
-    // SystemError, RuntimeInconsistency, MarshallingError, ThrottledOp, and an unknown code.
-    for code in [-1, -2, -5, -127, -9999] {
+    // SystemError, RuntimeInconsistency, MarshallingError, and an unknown code.
+    for code in [-1, -2, -5, -9999] {
         let proxy = Proxy::start(&server.address());
         let path = path("ambiguous");
         create_directory(server, &path);
@@ -93,6 +93,81 @@ fn error_reply_to_a_successful_create_leaves_no_node() {
         let mut raw = raw(server);
         wait_until(TEST_TIMEOUT, || queue(&mut raw, &path).is_empty());
     }
+}
+
+/// A server does not perform a throttled request. The proxy replaces each such request by one that changes nothing.
+#[test]
+fn throttled_requests_are_repeated_and_cost_no_place() {
+    const EXISTS: i32 = 3;
+    const NEVER_THROTTLED: [i32; 3] = [11, CLOSE, 101];
+    const THROTTLED: i32 = -127;
+    let server = ZooKeeper::shared();
+    let throttle = |proxy: &Proxy| {
+        let (throttled, mut random) = (Arc::new(AtomicUsize::new(0)), 1_u32);
+        let count = Arc::clone(&throttled);
+        let mut xids = std::collections::HashSet::new();
+        proxy.hook(move |way, frame| {
+            let kind = request_type(frame).filter(|kind| !NEVER_THROTTLED.contains(kind) && xid(frame) > 0);
+            if let (Direction::ToServer, Some(_)) = (way, kind) {
+                // Marsaglia's generator: the same numbers in each run.
+                random ^= random << 13;
+                random ^= random >> 17;
+                random ^= random << 5;
+                if random % 8 == 0 {
+                    xids.insert(xid(frame));
+                    frame.truncate(4);
+                    frame.extend([&EXISTS.to_be_bytes()[..], &1_i32.to_be_bytes(), b"/\0"].concat());
+                }
+            } else if way == Direction::ToClient && xids.remove(&xid(frame)) {
+                count.fetch_add(1, Ordering::SeqCst);
+                frame.truncate(16);
+                frame[12..16].copy_from_slice(&THROTTLED.to_be_bytes());
+            }
+            Verdict::Forward
+        });
+        throttled
+    };
+    let (first, second) = (Proxy::start(&server.address()), Proxy::start(&server.address()));
+    let (one, two) = (client_with(&first.address(), 30 * SECOND), client_with(&second.address(), 30 * SECOND));
+    let counts = [throttle(&first), throttle(&second)];
+    for _ in 0..2 {
+        let (path, count) = (path("throttled"), path("throttled-count"));
+        let (held, waiting) = (one.mutex(&path).unwrap(), two.mutex(&path).unwrap());
+        held.acquire(Some(TEST_TIMEOUT)).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                waiting.acquire(Some(TEST_TIMEOUT)).unwrap();
+                let nodes = queue(&mut raw(server), &path);
+                waiting.release().unwrap();
+                nodes
+            });
+            wait_until(TEST_TIMEOUT, || queue(&mut raw(server), &path).len() == 2);
+            assert_eq!(held.participants().unwrap().len(), 2);
+            assert!(one.fence_check(&path, held.fencing_token().unwrap()).unwrap());
+            let place = queue(&mut raw(server), &path)[1].clone();
+            held.release().unwrap();
+            assert_eq!(waiter.join().unwrap(), [place], "the waiter has kept its place");
+        });
+        let rwlock = one.rwlock(&format!("{path}/below/it")).unwrap();
+        rwlock.write.acquire(Some(TEST_TIMEOUT)).unwrap();
+        rwlock.read.acquire(Some(TEST_TIMEOUT)).unwrap();
+        zklock::Lock::multi(&[&held, &one.mutex(&format!("{path}/other")).unwrap()])
+            .unwrap()
+            .acquire(Some(TEST_TIMEOUT))
+            .unwrap();
+        one.shared_count_set(&count, 2).unwrap();
+        let semaphore = two.semaphore_counted(&format!("{path}/semaphore"), &count, 1).unwrap();
+        semaphore.acquire(2, Some(TEST_TIMEOUT)).unwrap().release().unwrap();
+        assert_eq!(one.shared_count_get(&count).unwrap(), 2);
+        assert_eq!(one.children(&count).unwrap().unwrap().names, Vec::<String>::new());
+        assert_eq!(held.state().unwrap(), LockState::Held);
+    }
+    for count in counts {
+        assert!(count.load(Ordering::SeqCst) > 2, "too few requests were throttled");
+    }
+    assert_eq!((first.accepted_count(), second.accepted_count()), (1, 1), "no throttled request costs a connection");
+    one.close().unwrap();
+    two.close().unwrap();
 }
 
 #[test]

@@ -41,11 +41,12 @@ impl Engine {
     }
 
     /// Begins a new attempt of an acquire. Returns false if the acquire makes only one attempt and the client has no
-    /// connection. The acquire has then failed.
+    /// connection, unless the client is just moving to another server. The acquire has then failed.
     pub(super) fn begin_attempt(&mut self, now: Time, op: OpId) -> bool {
         self.set_attempt(op, Attempt::NotStarted);
-        let has_failed =
-            !self.session.is_connected() && self.pending_acquire(op).is_some_and(|acquire| acquire.try_once);
+        let has_failed = !self.session.is_connected()
+            && !self.session.is_moving()
+            && self.pending_acquire(op).is_some_and(|acquire| acquire.try_once);
         if has_failed {
             let error = self.no_service_error(&format!("not connected to {}", self.servers));
             self.fail_op(now, op, error);

@@ -5,23 +5,23 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use zklock_proto::EventKind;
+use zklock_proto::{EventKind, Refusal, Response};
 
 use super::interface::{Answer, Event, Notification, OpId};
 use super::machines::{Role, StateMachine, StateMachines};
 use super::metrics::Metrics;
 use super::path_bytes::DEFAULT_MAX_PATH_BYTES;
-use super::state::{Engine, HoldCondition, NodeStatus, OpKind};
+use super::state::{Engine, HoldCondition, NodeStatus, Op, OpKind};
 use super::timers::{Timer, TimerTable};
 use crate::acl::CreateAcls;
 use crate::error::{Error, Result, Status};
 use crate::log_record::{Level, LogBuffer, LogRecord};
 use crate::mutant::Mutant;
 use crate::path::quote;
-use crate::recipe::{CacheEvent, Chroot, Context, DirectoryCaches, Input, Output, Tag};
+use crate::recipe::{CacheEvent, Chroot, Context, DirectoryCaches, Input, Output, RequestKind, Tag};
 use crate::session::{
-    self, ClientState, Command, ConnectString, ConnectionEvent, Credentials, Entropy, LeaseDemand, MachineId, Server,
-    Session, SessionConfig, Subscriber,
+    self, ClientState, Command, ConnectString, ConnectionEvent, Credentials, Entropy, Failure, LeaseDemand, MachineId,
+    Server, Session, SessionConfig, Subscriber,
 };
 use crate::time::Time;
 
@@ -145,7 +145,7 @@ impl Engine {
     fn on_timer(&mut self, now: Time, timer: Timer) {
         match timer {
             Timer::Deadline(op) => self.expire_op(now, op),
-            Timer::Retry(machine_id) => self.handle_input(now, machine_id, Input::Retry),
+            Timer::Retry(machine_id) => self.on_retry(now, machine_id),
             Timer::ReentryCheck(machine_id) => {
                 if let Some(&StateMachine::Contender(_, Role::Acquiring(op))) = self.machines.get(machine_id) {
                     self.grant_queues(now, machine_id, op);
@@ -262,9 +262,7 @@ impl Engine {
                 session::Event::Disconnected => self.on_disconnected(now),
                 session::Event::SessionEnded { nodes_until } => self.on_session_ended(now, nodes_until),
                 session::Event::Reply { tag, zxid, result } => match tag.recipient {
-                    Some(Subscriber::Machine(machine_id)) => {
-                        self.handle_input(now, machine_id, Input::Reply { kind: tag.kind, zxid, result });
-                    }
+                    Some(Subscriber::Machine(machine_id)) => self.on_reply(now, machine_id, tag.kind, zxid, result),
                     Some(Subscriber::Cache(id)) => self.caches.on_reply(now, &mut self.session, id, tag.kind, result),
                     None => {}
                 },
@@ -343,6 +341,7 @@ impl Engine {
         // waits, because its owner already holds the lock.
         let gives_up =
             |kind: &OpKind| matches!(kind, OpKind::Acquire(acquire) if acquire.try_once && !acquire.is_reentering());
+        let gives_up = |kind: &OpKind| !self.session.is_moving() && gives_up(kind);
         for op in self.ops_where(gives_up) {
             let started = self.ops.get(&op).map_or(now, |op| op.started);
             let error = self.connection_error(now, started);
@@ -419,6 +418,51 @@ impl Engine {
         if self.session.is_connected() {
             self.handle_input(now, machine_id, Input::SendRequests);
         }
+    }
+
+    /// Passes a reply to its state machine. A contender itself repeats a request that a server has refused for the
+    /// moment. Other state machines treat the refusal like the loss of the connection, and the engine makes them send
+    /// their requests again.
+    fn on_reply(
+        &mut self,
+        now: Time,
+        machine_id: MachineId,
+        kind: RequestKind,
+        zxid: i64,
+        result: std::result::Result<Response, Failure>,
+    ) {
+        let is_transient = matches!(&result, Err(Failure::Code(code)) if code.refusal() == Refusal::Transient);
+        let result = match self.machines.get(machine_id) {
+            Some(StateMachine::Contender(..)) | None => result,
+            Some(_) if !is_transient => result,
+            Some(_) => {
+                if !self.timers.is_set(Timer::Retry(machine_id)) {
+                    self.timers.set(Timer::Retry(machine_id), now + self.session.limits().first_retry);
+                }
+                Err(Failure::ConnectionLost)
+            }
+        };
+        self.handle_input(now, machine_id, Input::Reply { kind, zxid, result });
+    }
+
+    fn on_retry(&mut self, now: Time, machine_id: MachineId) {
+        let op = match self.machines.get(machine_id) {
+            Some(StateMachine::Contender(..)) => return self.handle_input(now, machine_id, Input::Retry),
+            // The state machine sends its requests after the next connect.
+            Some(_) if !self.session.is_connected() => return,
+            Some(StateMachine::ParticipantQuery(_, op) | StateMachine::FenceCheck(_, op)) => Some(*op),
+            Some(StateMachine::DeadlockCheck(..)) => None,
+            Some(StateMachine::RetriedRequest(..) | StateMachine::SharedCount(..)) | None => {
+                return self.handle_input(now, machine_id, Input::SendRequests);
+            }
+        };
+        // A query that begins again gets a new id, so that it receives no reply to its earlier requests.
+        let restarted = self.next_machine_id();
+        self.machines.rename(machine_id, restarted);
+        if let Some(Op { kind: OpKind::Query { machine_id }, .. }) = op.and_then(|op| self.ops.get_mut(&op)) {
+            *machine_id = restarted;
+        }
+        self.handle_input(now, restarted, Input::SendRequests);
     }
 
     /// Passes an input to a state machine, and applies its output. The order for a contender: first its revocation

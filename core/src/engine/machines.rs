@@ -127,6 +127,13 @@ impl StateMachines {
         }
     }
 
+    /// Gives a query another id.
+    pub(super) fn rename(&mut self, id: MachineId, new: MachineId) {
+        if let Some(machine) = self.machines.remove(&id) {
+            self.machines.insert(new, machine);
+        }
+    }
+
     /// Removes all state machines.
     pub(super) fn clear(&mut self) {
         self.machines.clear();

@@ -543,7 +543,15 @@ impl Engine {
     }
 
     pub(super) fn connection_error(&self, now: Time, started: Time) -> Error {
-        self.no_service_error(&format!("no answer from {} within {} ms", self.servers, milliseconds(now - started)))
+        let (servers, waited) = (&self.servers, milliseconds(now - started));
+        let is_silent = self.session.unanswered_for(now) >= MAX_SERVER_SILENCE;
+        self.no_service_error(&match self.session.is_connected()
+            && !is_silent
+            && self.session.has_answered_since(started)
+        {
+            true => format!("not finished within {waited} ms, although {servers} has answered; it may be overloaded"),
+            false => format!("no answer from {servers} within {waited} ms"),
+        })
     }
 
     /// Returns the error for an operation that has no working connection.

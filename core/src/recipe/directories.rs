@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use zklock_proto::{Code, CreateMode, Request, Response};
+use zklock_proto::{Code, CreateMode, Refusal, Request, Response};
 
 use super::{Context, RequestKind};
 use crate::acl::Place;
@@ -145,6 +145,7 @@ impl DirectoryCreation {
             None if result.is_err() => {}
             None | Some(Code::NODE_EXISTS) => drop(self.refusals.remove(&directory.at)),
             Some(Code::NO_NODE | Code::UNIMPLEMENTED) => {}
+            Some(code) if code.refusal() == Refusal::Transient => {}
             Some(code) => drop(self.refusals.insert(directory.at, (directory, code))),
         }
     }

@@ -115,7 +115,7 @@ impl<T> Session<T> {
     /// Handles an established connection: the server has accepted the session and the credentials.
     pub(super) fn on_established(&mut self, now: Time, resumed: bool) {
         self.connection = ConnectionState::Established;
-        self.is_rebalancing = false;
+        self.planned_move = None;
         self.server_failures.clear();
         self.is_out_of_resources = false;
         self.established_at = now;
@@ -221,7 +221,7 @@ impl<T> Session<T> {
         self.last_failure = "the client has left this server, because its server list has changed".to_owned();
         self.commands.push_back(Command::Disconnect);
         self.drop_connection(now, now);
-        self.is_rebalancing = migration == Migration::Rebalance;
+        self.planned_move = Some(migration);
     }
 
     /// Reads and watches the configuration of the ensemble, if the session follows it.

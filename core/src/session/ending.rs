@@ -69,7 +69,7 @@ impl<T> Session<T> {
         self.ping_sent = None;
         self.is_config_watched = false;
         self.departure = None;
-        self.is_rebalancing = false;
+        self.planned_move = None;
         self.connection = ConnectionState::Disconnected { retry_at };
         for InFlight { purpose, .. } in std::mem::take(&mut self.in_flight) {
             self.complete(now, purpose, 0, Err(Failure::ConnectionLost));

@@ -207,8 +207,8 @@ pub(crate) struct Session<T> {
     departure: Option<Departure>,
     /// True if the shell must load inputs before an attempt to connect, and loading can fail or block.
     is_loading_required: bool,
-    /// True during the first attempt of a session that left a usable server to spread the load.
-    is_rebalancing: bool,
+    /// Set during the first attempt of a session that left its server on purpose.
+    planned_move: Option<Migration>,
     entropy: Entropy,
     connection: ConnectionState,
     active: Option<ActiveSession>,
@@ -394,7 +394,7 @@ impl<T> Session<T> {
             is_config_watched: false,
             departure: None,
             is_loading_required: false,
-            is_rebalancing: false,
+            planned_move: None,
             timeout: config.timeout,
             sent_packets: SentPackets::new(now, config.timeout),
             frames: Frames::new(config.frame_limit),
@@ -494,6 +494,11 @@ impl<T> Session<T> {
         since.map_or(Duration::ZERO, |since| now - since)
     }
 
+    /// Returns whether a server has answered a request since this time.
+    pub(crate) fn has_answered_since(&self, since: Time) -> bool {
+        self.last_answered >= since
+    }
+
     /// Returns the current server, or the failures of all servers, for error messages.
     pub(crate) fn connection_summary(&self) -> String {
         let Some(server) = &self.server else { return self.last_failure.clone() };
@@ -519,6 +524,11 @@ impl<T> Session<T> {
     /// Returns whether the last connection attempt failed because this machine had no file descriptor, thread or memory left.
     pub(crate) fn is_out_of_resources(&self) -> bool {
         self.is_out_of_resources
+    }
+
+    /// Returns whether the session has left its server on purpose, and its first attempt elsewhere has not ended yet.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.planned_move.is_some()
     }
 
     /// Returns whether the server list contains the server.
@@ -749,7 +759,11 @@ impl<T> Session<T> {
     /// Returns the time limit for the TLS handshake, and for the handshake of ZooKeeper.
     fn handshake_timeout(&self) -> Duration {
         // A session that spreads the load has left a usable server, to which it can soon return.
-        self.attempt_timeout(if self.is_rebalancing { Duration::from_millis(100) } else { Duration::from_secs(1) })
+        self.attempt_timeout(if self.planned_move == Some(Migration::Rebalance) {
+            Duration::from_millis(100)
+        } else {
+            Duration::from_secs(1)
+        })
     }
 
     fn unanswered_since(&self) -> Option<Time> {

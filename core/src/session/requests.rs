@@ -2,7 +2,7 @@
 //! that the session was alive.
 
 use zklock_proto::{
-    Code, EventKind, MultiResult, OpCode, ProtoError, ReplyHeader, Request, Response, WatchEvent, WatcherType,
+    Code, EventKind, MultiResult, OpCode, ProtoError, Refusal, ReplyHeader, Request, Response, WatchEvent, WatcherType,
     XID_AUTH, XID_NOTIFICATION, XID_PING,
 };
 
@@ -240,7 +240,7 @@ impl<T> Session<T> {
                 return Ok(());
             }
         }
-        if is_outcome_unknown(header.err) {
+        if header.err.refusal() == Refusal::Reconnect {
             self.close_connection(now, &format!("the server answered {}", header.err));
             return Ok(());
         }
@@ -254,7 +254,7 @@ impl<T> Session<T> {
         // on this connection (ZOOKEEPER-2886).
         if let Ok(Response::Multi(results)) = &result {
             let code = |result: &MultiResult| if let MultiResult::Err(code) = result { Some(*code) } else { None };
-            if let Some(code) = results.iter().filter_map(code).find(|&code| is_outcome_unknown(code)) {
+            if let Some(code) = results.iter().filter_map(code).find(|code| code.refusal() == Refusal::Reconnect) {
                 self.close_connection(now, &format!("the server answered {code}"));
                 return Ok(());
             }
@@ -361,14 +361,4 @@ fn proves_commit(result: &Result<Response, Failure>) -> bool {
         Ok(_) => true,
         Err(failure) => *failure == Failure::Code(Code::NO_NODE),
     }
-}
-
-/// Returns whether the code leaves both the result of the request and the state of the session unknown. In this case,
-/// the session closes the connection, and the next handshake shows whether the session still exists.
-fn is_outcome_unknown(code: Code) -> bool {
-    use Code as C;
-    matches!(
-        code,
-        C::SESSION_EXPIRED | C::SESSION_MOVED | C::CONNECTION_LOSS | C::OPERATION_TIMEOUT | C::REQUEST_TIMEOUT
-    )
 }

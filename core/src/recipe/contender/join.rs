@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use zklock_proto::{Code, CreateMode, MultiResult, Request, Response};
+use zklock_proto::{Code, CreateMode, MultiResult, Refusal, Request, Response};
 
 use super::wait::position_of;
 use super::{
@@ -174,6 +174,22 @@ impl Contender {
         zxid: i64,
         result: Result<Response, Failure>,
     ) -> Option<Output> {
+        let refusal = match &result {
+            Err(Failure::Code(code)) => code.refusal(),
+            _ => Refusal::Final,
+        };
+        let result = match (refusal, kind) {
+            (Refusal::Transient, RequestKind::Delete(_) | RequestKind::CreateDirectory) => {
+                self.repeat_soon(cx);
+                result
+            }
+            // As after a lost connection, the contender does not know the answer and asks again.
+            (Refusal::Transient, _) => {
+                self.repeat_soon(cx);
+                Err(Failure::ConnectionLost)
+            }
+            _ => result,
+        };
         match kind {
             RequestKind::CreateDirectory => {
                 if let Phase::Joining(joining) = &mut self.phase {
@@ -201,6 +217,10 @@ impl Contender {
         }
         let (at, result) = match result.map(|response| parse_create_response(response, zxid)) {
             Ok(Ok(created)) => (0, Ok(created)),
+            Ok(Err((_, code))) if code.refusal() == Refusal::Transient => {
+                self.repeat_soon(cx);
+                (0, Err(Failure::ConnectionLost))
+            }
             Ok(Err((operation, code))) => (self.slot_of(operation), Err(Failure::Code(code))),
             Err(failure) => (0, Err(failure)),
         };
@@ -208,7 +228,7 @@ impl Contender {
             Ok(created) => self.adopt_created_nodes(cx, created, is_leaving),
             Err(Failure::Code(Code::NO_NODE)) if !is_leaving => {
                 self.set_join_step(JoinStep::DirectoryMissing { at });
-                if self.is_any_list_pending() { None } else { self.on_directory_missing(cx) }
+                if self.must_wait_for_directories() { None } else { self.on_directory_missing(cx) }
             }
             Err(Failure::ConnectionLost) if Mutant::ForgetLostCreate.is_active() && !is_leaving => {
                 self.set_join_step(JoinStep::NotBegun);
@@ -333,7 +353,7 @@ impl Contender {
         match &self.phase {
             Phase::Joining(Joining { step, .. }) => match step {
                 JoinStep::Checking { .. } => self.on_check_list(cx, at, &children, next),
-                JoinStep::DirectoryMissing { .. } if !self.is_any_list_pending() => self.on_directory_missing(cx),
+                JoinStep::DirectoryMissing { .. } if !self.must_wait_for_directories() => self.on_directory_missing(cx),
                 JoinStep::CreateUnknown => self.match_found_nodes(cx, at, children, false),
                 JoinStep::NotBegun
                 | JoinStep::Blocked { .. }
@@ -348,6 +368,12 @@ impl Contender {
 
     fn is_any_list_pending(&self) -> bool {
         self.slots.iter().any(|slot| slot.is_list_pending)
+    }
+
+    /// Returns whether the contender must wait before it creates missing directories: for a list that is in flight, or
+    /// because a server has just refused a request.
+    fn must_wait_for_directories(&self) -> bool {
+        self.is_any_list_pending() || self.retry.state != RetryState::Idle
     }
 
     fn on_list_refused(&mut self, cx: &mut Context<'_>, at: usize, failure: Failure) -> Option<Output> {
@@ -380,7 +406,7 @@ impl Contender {
 
     /// Creates the missing directories and joins again. The contender fails if the chroot is missing, or if the server
     /// has refused to create a directory.
-    fn on_directory_missing(&mut self, cx: &mut Context<'_>) -> Option<Output> {
+    pub(super) fn on_directory_missing(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         let Phase::Joining(Joining { step: JoinStep::DirectoryMissing { at }, directory_creation }) = &self.phase
         else {
             return None;
@@ -484,7 +510,6 @@ fn is_surely_not_created(code: Code) -> bool {
             | C::AUTH_FAILED
             | C::BAD_ARGUMENTS
             | C::UNIMPLEMENTED
-            | C::NOT_READONLY
             | C::EPHEMERAL_ON_LOCAL_SESSION
             | C::SESSION_CLOSED_REQUIRE_SASL_AUTH
             | C::QUOTA_EXCEEDED

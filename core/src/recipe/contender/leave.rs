@@ -1,7 +1,9 @@
 //! Makes a contender leave its queues. The contender deletes its nodes. It repeats each delete request until a server
 //! has confirmed the deletion.
 
-use zklock_proto::{Code, Request, Response};
+use std::time::Duration;
+
+use zklock_proto::{Code, Refusal, Request, Response};
 
 use super::{Contender, Deleting, JoinStep, Joining, Leaving, Output, Phase, Removal, RetryState};
 use crate::acl::Permission;
@@ -96,6 +98,7 @@ impl Contender {
                 return None;
             }
             Err(Failure::Code(_)) if Mutant::GiveUpRefused.is_active() => {}
+            Err(Failure::Code(code)) if code.refusal() == Refusal::Transient => return None,
             Err(failure) => {
                 match failure {
                     Failure::Code(Code::NO_AUTH) => deleting.denied.insert(index),
@@ -133,27 +136,37 @@ impl Contender {
     }
 
     pub(super) fn schedule_retry(&mut self, cx: &Context<'_>) {
+        self.retry_after(cx, cx.session.limits().last_retry);
+    }
+
+    /// Plans to repeat a request that a server has refused for the moment.
+    pub(super) fn repeat_soon(&mut self, cx: &Context<'_>) {
+        self.retry_after(cx, cx.session.limits().last_repetition);
+    }
+
+    /// Plans a repetition after a pause of at most `longest`.
+    fn retry_after(&mut self, cx: &Context<'_>, longest: Duration) {
         if self.retry.state == RetryState::Idle {
-            let limits = cx.session.limits();
-            let wait = self.retry.delay.max(limits.first_retry);
+            let wait = self.retry.delay.max(cx.session.limits().first_retry).min(longest);
             self.retry.state = RetryState::Requested(wait);
-            self.retry.delay = (wait * 2).min(limits.last_retry);
+            self.retry.delay = wait * 2;
         }
     }
 
-    /// Handles the end of a pause. The contender deletes its nodes, searches for them, or requests a proof of the
-    /// session.
+    /// Handles the end of a pause. The contender repeats what it could not do, for example deletes its nodes. If it
+    /// waits, it first requests a proof of the session. Without a connection, the next connect has the same effect.
     pub(super) fn on_retry(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         self.retry.state = RetryState::Idle;
+        if !cx.session.is_connected() {
+            return None;
+        }
         match &self.phase {
-            Phase::Leaving(Leaving::Deleting(_)) => self.delete(cx),
-            Phase::Joining(Joining { step: JoinStep::CreateUnknown, .. }) | Phase::Leaving(Leaving::Searching)
-                if cx.session.is_connected() =>
-            {
-                self.find_nodes(cx);
+            Phase::Joining(Joining { step: JoinStep::DirectoryMissing { .. }, .. }) => {
+                return self.on_directory_missing(cx);
             }
-            Phase::Queued(_) if cx.session.is_connected() => self.verify_session_and_list(cx),
-            Phase::Joining(_) | Phase::Queued(_) | Phase::Acquired | Phase::Leaving(_) | Phase::Gone => {}
+            Phase::Queued(_) => self.verify_session_and_list(cx),
+            Phase::Acquired => self.watch_unwatched(cx),
+            Phase::Joining(_) | Phase::Leaving(_) | Phase::Gone => return self.send_requests(cx),
         }
         None
     }

@@ -661,7 +661,7 @@ impl Contender {
 
     // Connection and session.
 
-    fn send_requests(&mut self, cx: &mut Context<'_>) -> Option<Output> {
+    pub(super) fn send_requests(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         match &self.phase {
             Phase::Joining(Joining { step, .. }) => match step {
                 JoinStep::NotBegun => self.begin(cx),

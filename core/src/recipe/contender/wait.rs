@@ -171,7 +171,7 @@ impl Contender {
         // A contender for leases sees its own nodes in the list that it watches. Only a contender that detects
         // revocation requests needs a watch on each node.
         if self.is_revocable || self.slots.iter().any(|slot| slot.request.mode != Mode::Lease) {
-            self.watch_own(cx, |node| node.watch == NodeWatch::Unset);
+            self.watch_unwatched(cx);
         }
         for at in 0..self.slots.len() {
             self.watch_predecessor(cx, at);
@@ -318,8 +318,13 @@ impl Contender {
             }
         }
         let output = self.update_positions(cx);
-        if output.is_none() && self.is_queued() && cx.session.is_connected() {
-            self.set_missing_watches(cx);
+        if output.is_none() && cx.session.is_connected() {
+            match self.phase {
+                Phase::Queued(_) => self.set_missing_watches(cx),
+                // A hold is watched for its whole life.
+                Phase::Acquired => self.watch_unwatched(cx),
+                _ => {}
+            }
         }
         output
     }
@@ -555,6 +560,11 @@ impl Contender {
             // its nodes after the reconnect.
             false => self.nodes_mut().for_each(|node| node.watch = NodeWatch::Unset),
         }
+    }
+
+    /// Sets a watch on each own node that has none.
+    pub(super) fn watch_unwatched(&mut self, cx: &mut Context<'_>) {
+        self.watch_own(cx, |node| node.watch == NodeWatch::Unset);
     }
 
     fn watch_own(&mut self, cx: &mut Context<'_>, which: impl Fn(&Node) -> bool) {
