@@ -594,6 +594,24 @@ fn locks_below_each_other_are_independent() {
     multi.release().unwrap();
 }
 
+#[test]
+fn refusals_of_a_server_say_what_to_do() {
+    let server = ZooKeeper::options().jvm_argument("-Dzookeeper.enforceQuota=true").newest().start();
+    let (client, mut raw) = (client(&server.address()), raw(&server));
+    let holder = client.mutex("/parent").unwrap();
+    holder.acquire(None).unwrap();
+    let below = format!("{}/below", holder.node_paths().unwrap()[0]);
+    let error = client.mutex(&below).unwrap().acquire(Some(TEST_TIMEOUT)).unwrap_err();
+    assert!(error.message().contains("a node on the path is ephemeral"), "{error}");
+    raw.create_with_ancestors("/limited/lock", b"", 0).unwrap();
+    raw.create_with_ancestors("/zookeeper/quota/limited/zookeeper_stats", b"count=1,bytes=0", 0).unwrap();
+    raw.create("/zookeeper/quota/limited/zookeeper_limits", b"count=1,bytes=-1;byteHardLimit=-1;countHardLimit=1", 0)
+        .unwrap();
+    server.restart();
+    let error = client.mutex("/limited/lock").unwrap().acquire(Some(TEST_TIMEOUT)).unwrap_err();
+    assert!(error.message().contains("a quota of the path"), "{error}");
+}
+
 /// No session ends such a node, so a lock would wait for it forever.
 #[test]
 fn a_permanent_node_ahead_is_reported_at_once() {
