@@ -646,8 +646,8 @@ ZKL_NODISCARD zkl_status zkl_mutex_new(zkl_client *client, const char *path, zkl
  * acquire the same lock.
  *
  * Local hand-over can delay other processes. If a waiter of another process is in the queue behind the common node, this
- * waiter waits for at most `max_passes` additional holds. If the handles have different limits, each release uses the limit
- * of the handle that the program passes to the release call. After the common node is deleted, the next waiter of this
+ * waiter waits for at most `max_passes` additional holds. If the acquires had different limits, the smallest limit of the
+ * holds under this node applies. After the common node is deleted, the next waiter of this
  * process joins the end of the queue. Waiters of this process do not overtake each other. If a waiter stops waiting, the next
  * waiter of this process takes its place in the queue.
  *

@@ -667,9 +667,8 @@ impl Lock {
     /// Local hand-over helps if many threads of one process acquire the same lock.
     ///
     /// Local hand-over delays other processes. If the shared node is ahead of a waiter of another process, that waiter
-    /// waits for at most `max_passes` additional holds. Lock objects of one mutex can have different values of
-    /// `max_passes`. Each release then uses the value set on the lock object through which the program releases the
-    /// mutex. After a release has deleted the node, the next waiter of this process joins the end of the queue. Waiters
+    /// waits for at most `max_passes` additional holds. If the acquires had different values of
+    /// `max_passes`, the smallest value of the holds under this node applies. After a release has deleted the node, the next waiter of this process joins the end of the queue. Waiters
     /// of this process do not overtake each other. If a waiter stops waiting, the next waiter of this process takes
     /// over its place in the queue.
     ///

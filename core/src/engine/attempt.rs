@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::cohort::LocalPass;
 use super::dispatch::random_u64;
 use super::holds::lost_error;
 use super::interface::{LockId, LockState, OpId, Recipe};
@@ -132,7 +133,7 @@ impl Engine {
             }
             Attempt::Leases { inner_mutex, .. } => {
                 let Some(semaphore) = self.semaphore_of(lock) else { return };
-                self.create_hold(now, machine_id, semaphore, op, 0);
+                self.create_hold(now, machine_id, semaphore, op, None);
                 self.finish_grant(now, op, &[semaphore]);
                 if !Mutant::KeepInnerMutex.is_active() {
                     self.make_leave(now, inner_mutex, None);
@@ -207,7 +208,7 @@ impl Engine {
             Reentry::Allowed if is_verified => {}
             Reentry::NotHeld if Mutant::JoinOneByOne.is_active() => {
                 for &only in &joined {
-                    self.create_hold(now, machine_id, only, op, 0);
+                    self.create_hold(now, machine_id, only, op, None);
                     self.hold_mut(only, owner).into_iter().for_each(|hold| hold.hold_count = 0);
                 }
                 return self.join(now, op);
@@ -221,7 +222,7 @@ impl Engine {
         }
         self.increment_hold_counts(&held_members, owner);
         match *joined {
-            [only] => self.create_hold(now, machine_id, only, op, 0),
+            [only] => self.create_hold(now, machine_id, only, op, None),
             _ => self.split(now, machine_id, &joined, op),
         }
         self.finish_grant(now, op, &joined);
@@ -238,14 +239,26 @@ impl Engine {
         let parts = self.machines.split(machine_id, |contender| contender.split(&mut cx, next_id));
         self.last_id = last;
         for (machine_id, &lock) in parts.into_iter().zip(locks) {
-            self.create_hold(now, machine_id, lock, op, 0);
+            self.create_hold(now, machine_id, lock, op, None);
         }
     }
 
-    /// Creates the hold of a contender that has acquired its lock for the acquire `op`. `fencing_pass` is the number of
-    /// local hand-overs under the same fencing token before this hold.
-    pub(super) fn create_hold(&mut self, now: Time, machine_id: MachineId, lock: LockId, op: OpId, fencing_pass: u32) {
-        let Some(&Acquire { owner, .. }) = self.pending_acquire(op) else { return };
+    /// Creates the hold of a contender that has acquired its lock for the acquire `op`. `before` is the hold that a
+    /// local hand-over has ended.
+    pub(super) fn create_hold(
+        &mut self,
+        now: Time,
+        machine_id: MachineId,
+        lock: LockId,
+        op: OpId,
+        before: Option<LocalPass>,
+    ) {
+        let Some(&Acquire { owner, max_passes, .. }) = self.pending_acquire(op) else { return };
+        let LocalPass { fencing_pass, max_passes } =
+            before.map_or(LocalPass { fencing_pass: 0, max_passes }, |before| {
+                // Other clients behind the node were promised the smallest limit of its holds.
+                LocalPass { max_passes: before.max_passes.min(max_passes), ..before }
+            });
         self.machines.set_role(machine_id, Role::Holding(lock, owner));
         let Some(contender) = self.machines.contender(machine_id) else { return };
         let token = contender.token().unwrap_or_default();
@@ -261,6 +274,7 @@ impl Engine {
                 granted_at: now,
                 token,
                 fencing_pass,
+                max_passes,
                 node_status,
                 reported_state,
                 release_flag: None,

@@ -25,17 +25,26 @@ use crate::recipe::{Blocker, Contender, Mode};
 use crate::session::MachineId;
 use crate::time::Time;
 
-/// The operation that will receive the lock next, and the number of local hand-overs before its hold.
+/// The operation that will receive the lock next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Successor {
     op: OpId,
-    fencing_pass: u32,
+    pass: LocalPass,
+}
+
+/// A local hand-over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LocalPass {
+    /// The number of local hand-overs under the same fencing token, including this one.
+    pub(super) fencing_pass: u32,
+    /// The limit of local hand-overs under this token.
+    pub(super) max_passes: u32,
 }
 
 impl Engine {
     /// Sets how many local hand-overs this lock may have before the client deletes the node. The value 0 disables local
     /// hand-over. Only operations of this client can receive the lock locally, and only if their lock has the same path
-    /// and allows local hand-over. The new value does not apply to operations that already wait.
+    /// and allows local hand-over. The new value applies neither to holds nor to operations that already wait.
     ///
     /// The method fails with UNSUPPORTED if the lock is not a mutex, and with CLOSED if the lock does not exist.
     pub fn set_local_handover(&mut self, lock: LockId, max_passes: u32) -> Result<()> {
@@ -54,7 +63,7 @@ impl Engine {
     /// returns false if the operation must join the queue instead. An operation that makes only one attempt fails
     /// instead of waiting behind the contender.
     pub(super) fn join_cohort(&mut self, now: Time, op: OpId, lock: LockId, try_once: bool) -> bool {
-        let is_in_cohort = self.locks.get(&lock).is_some_and(|lock| lock.max_passes > 0);
+        let is_in_cohort = self.pending_acquire(op).is_some_and(|acquire| acquire.max_passes > 0);
         if !is_in_cohort || self.cohort_contender(lock).is_none() {
             return false;
         }
@@ -82,7 +91,7 @@ impl Engine {
             Attempt::WaitingInCohort => {
                 self.cohorts.entry(Arc::clone(&lock.directory)).or_default().waiting_ops.insert(op);
             }
-            Attempt::Queues { contender, .. } if lock.max_passes > 0 => {
+            Attempt::Queues { contender, .. } if acquire.max_passes > 0 => {
                 self.cohorts.entry(Arc::clone(&lock.directory)).or_default().contender = Some(contender);
             }
             _ => {}
@@ -96,25 +105,25 @@ impl Engine {
     /// four cases: the state of the hold is not HELD, the limit of local hand-overs is reached, another client has
     /// requested a revocation, or no operation waits.
     pub(super) fn successor(&self, now: Time, lock: LockId, at: usize) -> Option<Successor> {
-        let held = self.locks.get(&lock).filter(|lock| lock.max_passes > 0)?;
-        let hold = held.holds.get(at)?;
+        let held = self.locks.get(&lock)?;
+        let hold = held.holds.get(at).filter(|hold| hold.max_passes > 0)?;
         let is_held = self.hold_state(now, hold) == LockState::Held || Mutant::HandOverUnsafeHold.is_active();
-        let may_go_on = hold.fencing_pass < held.max_passes || Mutant::HandOverWithoutLimit.is_active();
+        let may_go_on = hold.fencing_pass < hold.max_passes || Mutant::HandOverWithoutLimit.is_active();
         let cohort = self.cohorts.get(&held.directory).filter(|cohort| cohort.contender == Some(hold.machine_id))?;
         let op = *cohort.waiting_ops.first()?;
         let is_revocation_requested =
             self.machines.contender(hold.machine_id).is_none_or(Contender::is_revocation_requested);
-        (is_held && may_go_on && !is_revocation_requested)
-            .then(|| Successor { op, fencing_pass: hold.fencing_pass.saturating_add(1) })
+        let pass = LocalPass { fencing_pass: hold.fencing_pass.saturating_add(1), max_passes: hold.max_passes };
+        (is_held && may_go_on && !is_revocation_requested).then_some(Successor { op, pass })
     }
 
     /// Hands a released lock over to the successor. Returns false if there is no successor. In this case, the caller
     /// must delete the node.
     pub(super) fn hand_over_locally(&mut self, now: Time, machine_id: MachineId, successor: Option<Successor>) -> bool {
-        let Some(Successor { op, fencing_pass }) = successor else { return false };
+        let Some(Successor { op, pass }) = successor else { return false };
         let Some(&Acquire { lock, .. }) = self.pending_acquire(op) else { return false };
         self.set_revocable_for(now, machine_id, &[lock]);
-        self.create_hold(now, machine_id, lock, op, fencing_pass);
+        self.create_hold(now, machine_id, lock, op, Some(pass));
         self.metrics.local_passes += 1;
         self.finish_grant(now, op, &[lock]);
         true

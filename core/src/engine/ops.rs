@@ -166,7 +166,8 @@ impl Engine {
     pub fn acquire(&mut self, now: Time, lock: LockId, owner: Owner, acquire_limit: AcquireLimit) -> OpId {
         self.handle(now, |engine| {
             let admission = engine.check_acquire(now, lock, owner);
-            let acquire = Acquire::new(lock, owner, 1, acquire_limit);
+            let max_passes = engine.locks.get(&lock).map_or(0, |lock| lock.max_passes);
+            let acquire = Acquire::new(lock, owner, 1, max_passes, acquire_limit);
             let op = engine.start_op(now, OpKind::Acquire(acquire), acquire_limit.deadline());
             match admission {
                 Ok(Admission::Reenter) => engine.reenter(now, op),
@@ -239,7 +240,7 @@ impl Engine {
                 // The metrics do not count a refused acquire, so the engine records no operation.
                 Some(error) => engine.answers.push_back((op, Err(error))),
                 None => {
-                    let acquire = Acquire::new(lock, owner, quantity.unsigned_abs(), acquire_limit);
+                    let acquire = Acquire::new(lock, owner, quantity.unsigned_abs(), 0, acquire_limit);
                     engine.insert_op(now, op, OpKind::Acquire(acquire), acquire_limit.deadline());
                     engine.join(now, op);
                 }

@@ -116,6 +116,8 @@ pub(super) struct Acquire {
     pub(super) quantity: u32,
     /// True if the acquire fails instead of waiting for other participants.
     pub(super) try_once: bool,
+    /// The limit of local hand-overs when the acquire began.
+    pub(super) max_passes: u32,
     pub(super) attempt: Attempt,
     /// True if the acquire had to wait for another contender.
     pub(super) has_waited: bool,
@@ -166,6 +168,8 @@ pub(super) struct Hold {
     pub(super) token: i64,
     /// The number of local hand-overs before this hold.
     pub(super) fencing_pass: u32,
+    /// The limit of local hand-overs under the token of this hold.
+    pub(super) max_passes: u32,
     pub(super) node_status: NodeStatus,
     pub(super) reported_state: LockState,
     /// The flag of [`Engine::release_flag`], if the program has asked for it.
@@ -217,9 +221,10 @@ impl fmt::Debug for Engine {
 }
 
 impl Acquire {
-    pub(super) fn new(lock: LockId, owner: Owner, quantity: u32, acquire_limit: AcquireLimit) -> Self {
+    pub(super) fn new(lock: LockId, owner: Owner, quantity: u32, max_passes: u32, acquire_limit: AcquireLimit) -> Self {
         Self {
             lock,
+            max_passes,
             owner,
             quantity,
             try_once: matches!(acquire_limit, AcquireLimit::TryOnce(_)),

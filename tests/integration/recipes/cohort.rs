@@ -81,6 +81,36 @@ fn local_handover_repeats_up_to_its_limit_without_requests() {
     wait_for_queue(&mut raw, &path, 0);
 }
 
+/// Other clients were promised the limit that the acquires had.
+#[test]
+fn a_new_limit_applies_to_acquires_that_begin_later() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    for (before, after) in [(1, 100), (100, 1), (2, 0)] {
+        let lock = mutex(&client, &path("new-limit"), before);
+        lock.start_acquire(task(0), None).unwrap().wait().unwrap();
+        let waiting = wait_as(&lock, 1..4);
+        lock.set_local_handover(after).unwrap();
+        let (mut holder, mut passes) = (task(0), Vec::new());
+        for (owner, acquiring) in waiting {
+            lock.release_as(holder).unwrap();
+            acquiring.wait().unwrap();
+            passes.push(fencing_pair(&lock, owner).1);
+            holder = owner;
+        }
+        let expected: Vec<u32> = (1..4).map(|number| number % (before + 1)).collect();
+        assert_eq!(passes, expected, "from {before} to {after}");
+        // A later acquire can be handed a node whose holds had another limit. The smaller limit applies.
+        let late = wait_as(&lock, 4..6);
+        lock.release_as(holder).unwrap();
+        for (owner, acquiring) in late {
+            acquiring.wait().unwrap();
+            assert!(fencing_pair(&lock, owner).1 <= before.max(after), "from {before} to {after}");
+            lock.release_as(owner).unwrap();
+        }
+    }
+}
+
 #[test]
 fn remote_waiter_waits_for_at_most_the_handover_limit() {
     let server = ZooKeeper::shared();
