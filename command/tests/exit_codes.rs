@@ -85,6 +85,17 @@ fn help_is_no_error() {
     }
 }
 
+/// Without the check, both commands would use the chroot `/team,h2:2181/team`.
+#[test]
+fn a_chroot_behind_each_server_is_64_with_the_correct_list() {
+    for arguments in [&["run", "/a", "true"][..], &["ls"], &["doctor"], &["try", "/a"]] {
+        let output = zklock_on("h1:2181/team,h2:2181/team", arguments).output();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}: {errors}");
+        assert!(errors.contains("after the last server: \"h1:2181,h2:2181/team\""), "{arguments:?}: {errors}");
+    }
+}
+
 #[test]
 fn servers_that_do_not_answer_are_69() {
     let call = zklock_on("127.0.0.1:1", &["run", "-o", "connect.timeout=200", &path("none"), "true"]);

@@ -240,7 +240,9 @@ fn unusable_lists_are_refused_and_change_nothing() {
         refusal(&client, "h/app"),
         "the server list has the chroot \"/app\", but the client has no chroot; expected servers without a chroot"
     );
-    for (list, reason) in [("", "is not a server"), ("h:x", "is not a port"), ("h//", "chroot")] {
+    let twice = ("h1:2181/app,h2:2181/app", "write it once, after the last server: \"h1:2181,h2:2181/app\"");
+    assert!(refusal(&with_chroot, twice.0).contains(twice.1));
+    for (list, reason) in [("", "is not a server"), ("h:x", "is not a port"), ("h//", "chroot"), twice] {
         assert!(refusal(&client, list).contains(reason), "{list}");
     }
     let lock = client.mutex(&path("refused")).unwrap();

@@ -46,6 +46,8 @@ def test_a_new_server_list(server: ZooKeeper, path: str) -> None:
         assert f"'{server.address},{server.address}'" in repr(client)
         with pytest.raises(ValueError, match='has the chroot "/x", but the client has no chroot'):
             client.set_servers("h:2181/x")
+        with pytest.raises(ValueError, match='write it once, after the last server: "h1:2181,h2:2181/team"'):
+            client.set_servers("h1:2181/team,h2:2181/team")
         with pytest.raises(TypeError, match="servers: expected str, not int"):
             client.set_servers(2181)  # type: ignore[arg-type]
         assert lock.is_held

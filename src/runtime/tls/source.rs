@@ -93,9 +93,13 @@ impl TlsSource {
     pub(in crate::runtime) fn start(&self, server: &Server) -> std::io::Result<TlsStream> {
         let name = match &self.settings.server_name {
             Some(name) => name.clone(),
-            None => ServerName::try_from(server.host.clone()).map_err(|_| {
-                failure::refusal("its name cannot occur in a certificate; set tls.server_name to a name that can")
-            })?,
+            None => {
+                // The zone of an IPv6 address is a name of this machine, so a certificate does not contain it.
+                let host = server.host.split('%').next().unwrap_or_default().to_owned();
+                ServerName::try_from(host).map_err(|_| {
+                    failure::refusal("its name cannot occur in a certificate; set tls.server_name to a name that can")
+                })?
+            }
         };
         let Some(tls) = lock(&self.loaded).as_ref().map(|loaded| Arc::clone(&loaded.tls)) else {
             return Err(failure::failure("the TLS files were not loaded"));
