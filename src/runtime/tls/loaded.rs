@@ -4,13 +4,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustls::client::ResolvesClientCert;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, SignatureScheme};
+use rustls::{ClientConfig, Error, SignatureScheme};
+
+use crate::runtime::sync::{Mutex, lock};
 
 /// A configuration that is ready for connections.
 pub(super) struct LoadedTls {
-    pub(super) config: Arc<ClientConfig>,
+    config: Mutex<Arc<ClientConfig>>,
+    verifier: Arc<dyn ServerCertVerifier>,
     identity: Arc<ClientIdentity>,
     pub(super) min_version: &'static str,
 }
@@ -24,8 +29,34 @@ pub(super) struct ClientIdentity {
 }
 
 impl LoadedTls {
-    pub(super) fn new(config: ClientConfig, identity: Arc<ClientIdentity>, min_version: &'static str) -> Self {
-        Self { config: Arc::new(config), identity, min_version }
+    pub(super) fn new(
+        config: ClientConfig,
+        verifier: Arc<dyn ServerCertVerifier>,
+        identity: Arc<ClientIdentity>,
+        min_version: &'static str,
+    ) -> Self {
+        Self { config: Mutex::new(Arc::new(config)), verifier, identity, min_version }
+    }
+
+    /// Returns the configuration of the next connection.
+    pub(super) fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&lock(&self.config))
+    }
+
+    /// Verifies a server that has resumed a TLS session. Such a server sends no certificate, and rustls verifies nothing.
+    /// But the certificates of the session, or a revocation list, may have expired meanwhile. After a failure, the client
+    /// resumes no earlier TLS session, so that the server can prove itself with a new certificate.
+    pub(super) fn verify_resumed(&self, sent: &[CertificateDer<'_>], name: &ServerName<'_>) -> Result<(), Error> {
+        let config = self.config();
+        let now = config.time_provider.current_time().ok_or(Error::FailedToGetCurrentTime)?;
+        let (first, others) = sent.split_first().ok_or(Error::NoCertificatesPresented)?;
+        let verified = self.verifier.verify_server_cert(first, others, name, &[], now);
+        if verified.is_err() {
+            let mut fresh = ClientConfig::clone(&config);
+            fresh.resumption = Resumption::default();
+            *lock(&self.config) = Arc::new(fresh);
+        }
+        verified.map(drop)
     }
 
     /// Returns whether the client has a certificate.

@@ -86,7 +86,7 @@ impl TlsSource {
 
     #[cfg(test)]
     pub(super) fn loaded_config(&self) -> Option<Arc<ClientConfig>> {
-        lock(&self.loaded).as_ref().map(|loaded| Arc::clone(&loaded.tls.config))
+        lock(&self.loaded).as_ref().map(|loaded| loaded.tls.config())
     }
 
     /// Starts TLS for a connection to a server, with the configuration that was loaded last.
@@ -121,9 +121,9 @@ impl TlsSource {
             .with_protocol_versions(self.settings.versions())
             .map_err(|error| Error::invalid(format!("option tls.min_version: {error}")))?
             .dangerous()
-            .with_custom_certificate_verifier(verifier)
+            .with_custom_certificate_verifier(Arc::clone(&verifier))
             .with_client_cert_resolver(Arc::clone(&identity) as Arc<dyn ResolvesClientCert>);
-        Ok(LoadedTls::new(config, identity, self.settings.min_version()))
+        Ok(LoadedTls::new(config, verifier, identity, self.settings.min_version()))
     }
 
     fn verifier(&self) -> Result<Arc<dyn ServerCertVerifier>> {

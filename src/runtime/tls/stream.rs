@@ -7,8 +7,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, HandshakeKind};
 
 use super::failure::{self, Circumstances};
 use super::loaded::LoadedTls;
@@ -34,7 +34,7 @@ const READS_FOR_ALERT: usize = 8;
 impl TlsStream {
     /// Prepares the handshake with a server whose certificate must contain `name`.
     pub(super) fn start(tls: Arc<LoadedTls>, name: ServerName<'static>) -> io::Result<Self> {
-        let connection = ClientConnection::new(Arc::clone(&tls.config), name.clone())
+        let connection = ClientConnection::new(tls.config(), name.clone())
             .map_err(|error| failure::failure(format!("TLS cannot start: {error}")))?;
         Ok(Self { connection, tls, name, first_bytes: Vec::with_capacity(FIRST_BYTES), unread: 0, has_ended: false })
     }
@@ -54,6 +54,10 @@ impl TlsStream {
                 }
                 result => drop(result?),
             }
+        }
+        if self.connection.handshake_kind() == Some(HandshakeKind::Resumed) {
+            let sent = self.connection.peer_certificates().unwrap_or_default();
+            self.tls.verify_resumed(sent, &self.name).map_err(|error| self.describe(&error))?;
         }
         self.flush(socket)?;
         Ok(true)

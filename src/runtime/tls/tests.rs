@@ -10,11 +10,12 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use rustls::{HandshakeKind, RootCertStore, ServerConfig, ServerConnection};
 use zeroize::Zeroizing;
 use zklock_core::error::Status;
 use zklock_core::session::{ConnectString, Server};
@@ -334,6 +335,51 @@ fn both_ends_of_a_closed_connection_report_its_end() {
     pair.far.shutdown(Shutdown::Both).unwrap();
     assert_eq!(pair.read(64).unwrap(), b"");
     assert_eq!(pair.client.read(&pair.socket, &mut buffer).unwrap(), 0);
+}
+
+/// A server that resumes a TLS session sends no certificate. Trust ends all the same with the first of the certificate, the
+/// certificate of an intermediate authority, and a revocation list.
+#[test]
+fn a_resumed_session_ends_with_the_certificate_and_with_the_revocation_list() {
+    for what in ["certificate", "revocation list"] {
+        let all = Certificates::create();
+        let end = SystemTime::now() + Duration::from_secs(4);
+        let valid = |wanted| if what == wanted { Validity::Until(end) } else { Validity::Now };
+        all.add("server", &all.intermediate.server(&["localhost"], valid("certificate")));
+        let lists = all.root.revoke(&[], Validity::Now) + &all.intermediate.revoke(&[], valid("revocation list"));
+        let crl = Some(all.write("lists.crl", &lists));
+        let source = TlsSource::new(&TlsSettings { crl, ..mutual(&all) }).unwrap();
+        source.load().unwrap();
+        let config = Arc::new(server_config(&all));
+        let connect = || {
+            let (near, far) = UnixStream::pair().unwrap();
+            far.set_nonblocking(true).unwrap();
+            let server = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let client = source.start(&localhost()).unwrap();
+            let mut pair = Pair { client, socket: CheckedSocket::new(near).unwrap(), server, far };
+            while !pair.client.continue_handshake(&pair.socket)? {
+                pair.run_server().unwrap();
+            }
+            pair.run_server().unwrap();
+            // The client receives the tickets for later connections.
+            pair.read(64)?;
+            Ok::<_, io::Error>(pair.server.handshake_kind().unwrap())
+        };
+        assert_eq!(connect().unwrap(), HandshakeKind::Full);
+        assert_eq!(connect().unwrap(), HandshakeKind::Resumed);
+        let limit = Instant::now() + Duration::from_secs(60);
+        let error = loop {
+            match connect() {
+                Err(error) => break error,
+                Ok(_) => assert!(Instant::now() < limit, "the {what} has expired, and the client still trusts it"),
+            }
+        };
+        assert!(is_refusal(&error) && error.to_string().contains(" expired"), "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+        // The next connection resumes nothing, so that a new certificate of the server would be accepted.
+        let error = connect().unwrap_err();
+        assert!(is_refusal(&error), "{error}");
+    }
 }
 
 /// In TLS 1.3 the client learns only after its handshake that the server refused its certificate. When the client

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::SystemTime;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DistinguishedName, DnType,
@@ -40,6 +41,8 @@ pub enum Validity {
     Expired,
     /// It will be valid in the future.
     NotYet,
+    /// It is valid now, and until this time.
+    Until(SystemTime),
 }
 
 /// A directory with the files of one ensemble: `ca.pem`, the identity `server`, and the identity `client`. Dropping the
@@ -95,7 +98,10 @@ impl Authority {
         });
         let list = CertificateRevocationListParams {
             this_update: date_time_ymd(this_update, 1, 1),
-            next_update: date_time_ymd(next_update, 1, 1),
+            next_update: match validity {
+                Validity::Until(end) => end.into(),
+                _ => date_time_ymd(next_update, 1, 1),
+            },
             crl_number: SerialNumber::from(1),
             issuing_distribution_point: None,
             revoked_certs: revoked_certs.collect(),
@@ -109,7 +115,10 @@ impl Authority {
         let mut params = CertificateParams::new(names).expect("DNS names and IP addresses");
         let (not_before, not_after) = validity.years();
         params.not_before = date_time_ymd(not_before, 1, 1);
-        params.not_after = date_time_ymd(not_after, 1, 1);
+        params.not_after = match validity {
+            Validity::Until(end) => end.into(),
+            _ => date_time_ymd(not_after, 1, 1),
+        };
         params.distinguished_name = distinguished(name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![usage];
@@ -143,7 +152,7 @@ impl Validity {
     /// The first and the last year. The dates are far from today, so that a test never depends on the date.
     fn years(self) -> (i32, i32) {
         match self {
-            Self::Now => (2000, 2999),
+            Self::Now | Self::Until(_) => (2000, 2999),
             Self::Expired => (2000, 2001),
             Self::NotYet => (2998, 2999),
         }
