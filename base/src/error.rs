@@ -137,9 +137,6 @@ impl Error {
             _ => Status::Server,
         };
         let hint = match code {
-            // A server returns this code if it cannot decode a request. The client itself reports this code if a frame
-            // is too long.
-            Code::MARSHALLING_ERROR => ", or its answer was longer than the frame limit",
             Code::NO_CHILDREN_FOR_EPHEMERALS => {
                 "; a node on the path is ephemeral, so it cannot have children: choose a path that is not below the node of a lock or of another session"
             }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use zklock::{Call, Children, Client, LockFamily, NodeContent, QueueNode, Result as ZkResult, Status};
+use zklock::{Call, Children, Client, Error, LockFamily, NodeContent, QueueNode, Result as ZkResult, Status};
 
 use crate::clock::wall_time;
 use crate::duration::age;
@@ -48,8 +48,8 @@ pub(crate) struct Entry {
     pub(crate) is_own_kind: bool,
     /// The content, if it was read and the node still exists.
     pub(crate) content: Option<Content>,
-    /// True if an access control list forbids to read the content.
-    pub(crate) is_denied: bool,
+    /// True if this client cannot read the content, for example because an access control list forbids it.
+    pub(crate) is_unreadable: bool,
 }
 
 /// The content of a node, without data that no verb shows.
@@ -73,7 +73,7 @@ pub(crate) struct Survey {
     pub(crate) entries: Vec<Entry>,
     /// The names of the children that are no lock nodes.
     pub(crate) others: Vec<String>,
-    /// The directories of a semaphore that this client may not list, so the leases and waiters in them are missing.
+    /// The directories of a semaphore that this client cannot list, so the leases and waiters in them are missing.
     pub(crate) denied: Vec<String>,
 }
 
@@ -144,7 +144,7 @@ impl Survey {
             queue: Kind::Queue(node.queue),
             is_own_kind: Some(node.queue) == own_queue,
             content: None,
-            is_denied: false,
+            is_unreadable: false,
         });
         let mut survey = Self {
             path: path.to_owned(),
@@ -166,11 +166,11 @@ impl Survey {
         let (leases, locks) = (below(&self.path, "leases"), below(&self.path, "locks"));
         let (held, queued) = (client.start_children(&leases)?, client.start_children(&locks)?);
         let mut names = |directory: &str, children: Call<Option<Children>>| match children.wait() {
-            Err(error) if error.status() == Status::Denied => {
+            Err(error) if is_of_one_object(&error) => {
                 self.denied.push(directory.to_owned());
                 Ok(Vec::new())
             }
-            children => Ok::<_, zklock::Error>(children?.map(|children| children.names).unwrap_or_default()),
+            children => Ok::<_, Error>(children?.map(|children| children.names).unwrap_or_default()),
         };
         let (mut held, queued) = (names(&leases, held)?, names(&locks, queued)?);
         let queue = client.order_queue(queued.iter().map(String::as_str))?;
@@ -189,7 +189,7 @@ impl Survey {
             queue: Kind::Semaphore,
             is_own_kind,
             content: None,
-            is_denied: false,
+            is_unreadable: false,
         };
         let mut waiters: VecDeque<Entry> =
             queue.iter().map(|node| entry(below(&locks, &node.name), Role::Waits)).collect();
@@ -299,7 +299,7 @@ impl Entry {
 
     /// Names the participant for a person.
     pub(crate) fn who(&self) -> String {
-        let unknown = if self.is_denied { "not readable" } else { "has just left" };
+        let unknown = if self.is_unreadable { "not readable" } else { "has just left" };
         self.content.as_ref().map_or_else(|| unknown.to_owned(), |content| content.who.text.clone())
     }
 
@@ -338,8 +338,8 @@ pub(crate) fn read_contents<'e>(client: &Client, entries: impl IntoIterator<Item
         let calls: Vec<Call<Option<NodeContent>>> = batch.iter().map(start).collect::<ZkResult<_>>()?;
         for (entry, call) in batch.into_iter().zip(calls) {
             let node = match call.wait() {
-                Err(error) if error.status() == Status::Denied => {
-                    entry.is_denied = true;
+                Err(error) if is_of_one_object(&error) => {
+                    entry.is_unreadable = true;
                     None
                 }
                 node => node?,
@@ -352,6 +352,15 @@ pub(crate) fn read_contents<'e>(client: &Client, entries: impl IntoIterator<Item
             });
         }
     }
+}
+
+/// Returns whether an error concerns only the object of the request: a right, a size, or a refusal of the server. An
+/// observer of many objects then continues with the next one.
+pub(crate) fn is_of_one_object(error: &Error) -> bool {
+    matches!(
+        error.status(),
+        Status::Denied | Status::Exhausted | Status::Server | Status::Unsupported | Status::Foreign
+    )
 }
 
 /// Returns the path of a child.

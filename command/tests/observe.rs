@@ -227,6 +227,28 @@ fn a_node_that_may_not_be_read_does_not_hide_the_others() {
     assert_eq!(code(&["status", &hidden]).0, 77);
 }
 
+/// The list of the directory is longer than a client accepts.
+#[test]
+fn a_list_that_is_too_long_does_not_hide_the_other_locks() {
+    let (root, mut raw) = (path("long"), raw());
+    let crowded = format!("{root}/crowded");
+    lock_nodes(&mut raw, &format!("{root}/lock"), &[&curator("lock-")]);
+    raw.create(&crowded, b"", 0).unwrap();
+    for number in 0..10 {
+        raw.create(&format!("{crowded}/{number}{}", "x".repeat(900_000)), b"", 0).unwrap();
+    }
+    let problem = "the list of 10 nodes has 9000";
+    for arguments in [&["ls", &root][..], &["ls", "--json", &root], &["top", "-n", "1", &root]] {
+        let text = output(arguments);
+        assert!(text.contains("10.0.0.7"), "{arguments:?}: {text}");
+        assert!(text.contains("not readable: ") || text.contains(problem), "{arguments:?}: {text}");
+    }
+    let (exit, errors) = code(&["status", &crowded]);
+    assert!(exit == 70 && errors.contains(problem), "{exit}: {errors}");
+    let doctor = zklock(&["doctor", "--json", &crowded]).output();
+    assert!(String::from_utf8(doctor.stdout).unwrap().contains(problem));
+}
+
 #[test]
 fn a_directory_of_leases_that_may_not_be_read_does_not_hide_the_lock() {
     let (root, mut raw) = (path("leases"), raw());
@@ -242,7 +264,7 @@ fn a_directory_of_leases_that_may_not_be_read_does_not_hide_the_lock() {
     assert_eq!(code(&["wait", "-w", "0", &lock]).0, 75);
     let (denied, errors) = code(&["wait", "-w", "0", "--semaphore", "2", &lock]);
     assert!(denied == 77 && errors.contains(&leases), "{errors}");
-    assert!(output(&["doctor", "--json", &lock]).contains("this client may not list the directory"));
+    assert!(output(&["doctor", "--json", &lock]).contains("this client cannot list the directory"));
     assert!(output(&["revoke", &lock]).starts_with("asked 10.0.0.7 to release"));
     assert!(output(&["break", "--yes", &lock]).contains("deleted "));
     let text = output(&["break", &lock]);

@@ -72,11 +72,14 @@ pub struct DirectoryCacheLimits {
     pub max_foreign_changes: u32,
     /// The maximum number of directories that the client caches at the same time.
     pub max_caches: usize,
+    /// The client removes a cache that needs more than its share of this memory, in bytes. All caches have the same
+    /// share.
+    pub max_memory: usize,
     /// If a cache was used this number of times without a change by another client, the client replaces the cache by a
     /// watch on the directory.
     pub max_unshared_uses: u32,
-    /// If the client has removed a cache because of `max_clients` or `max_foreign_changes`, it does not cache the
-    /// directory again for this time.
+    /// If the client has removed a cache because of `max_clients`, `max_foreign_changes` or `max_memory`, it does not
+    /// cache the directory again for this time.
     pub busy_pause: Duration,
     /// If a cache was wrong or a server refused its watch, the client does not cache the directory again for this time.
     pub error_pause: Duration,
@@ -123,6 +126,7 @@ impl Default for DirectoryCacheLimits {
             max_clients: 12,
             max_foreign_changes: 256,
             max_caches: 128,
+            max_memory: 8 * 1024 * 1024,
             max_unshared_uses: 32,
             busy_pause: Duration::from_secs(5),
             error_pause: Duration::from_secs(30),

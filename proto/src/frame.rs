@@ -6,6 +6,9 @@ use super::codec::LENGTH_BYTES;
 /// The frame limit in bytes that servers and clients use by default (ZooKeeper's `jute.maxbuffer`).
 pub const DEFAULT_FRAME_LIMIT: usize = 0xfffff;
 
+/// The memory that an empty buffer keeps for the next frames, in bytes.
+const KEPT: usize = 1 << 16;
+
 /// Splits a byte stream into frames.
 ///
 /// Call [`push`](Self::push) with received bytes, then call [`next`](Self::next) until it returns `None`. If the caller
@@ -27,6 +30,11 @@ impl Frames {
         Self { limit, buffer: Vec::new(), start: 0, bytes_to_skip: 0 }
     }
 
+    /// Changes the frame limit, for all frames that [`next`](Self::next) has not returned yet.
+    pub const fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         let passed = self.bytes_to_skip.min(bytes.len());
@@ -34,6 +42,10 @@ impl Frames {
         let bytes = bytes.get(passed..).unwrap_or_default();
         self.buffer.drain(..self.start);
         self.start = 0;
+        if self.buffer.is_empty() {
+            // A long frame must not cost memory after it.
+            self.buffer.shrink_to(KEPT);
+        }
         self.buffer.extend_from_slice(bytes);
     }
 

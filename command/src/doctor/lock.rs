@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rustix::system::uname;
-use zklock::{Client, Error, Permission, Status};
+use zklock::{Client, Error, Permission};
 
 use super::finding::{Finding, milliseconds};
 use crate::clock::wall_time;
@@ -14,7 +14,7 @@ use crate::exit::{Exit, Failure};
 use crate::holder::quote;
 use crate::owner::printable_line;
 use crate::run::{Record, record_path};
-use crate::survey::{Entry, Role, Survey, below, read_contents};
+use crate::survey::{Entry, Role, Survey, below, is_of_one_object, read_contents};
 
 /// The name of the test lock, a child of the path. No lock recipe takes it for a participant.
 const TEST_LOCK: &str = "zklock_doctor";
@@ -68,8 +68,8 @@ fn deepest_existing(client: &Client, path: &str) -> Result<(String, bool), Failu
     let mut candidate = path;
     loop {
         let exists = match client.children(candidate) {
-            // A server reports a missing node before a missing permission.
-            Err(error) if error.status() == Status::Denied => true,
+            // A server reports a missing node before a missing permission, and lists no missing node.
+            Err(error) if is_of_one_object(&error) => true,
             children => children?.is_some(),
         };
         if exists || candidate == "/" {
@@ -180,7 +180,14 @@ impl ClockOffset {
 
 /// Checks the nodes of the participants.
 fn participants(client: &Client, path: &str, sessions: Option<&[i64]>) -> Result<Vec<Finding>, Failure> {
-    let mut survey = Survey::read(client, path)?;
+    let mut survey = match Survey::read(client, path) {
+        Err(error) if is_of_one_object(&error) => {
+            let advice =
+                "A participant cannot see the queue either. Use another path, or let the queue become shorter.";
+            return Ok(vec![Finding::fail("lock", path, error.into()).advise(advice)]);
+        }
+        survey => survey?,
+    };
     read_contents(client, survey.entries.iter_mut().take(MOST_READ))?;
     let mut findings = vec![Finding::ok("lock", path, summary(&survey))];
     if survey.foreign() > 0 {
@@ -193,7 +200,7 @@ fn participants(client: &Client, path: &str, sessions: Option<&[i64]>) -> Result
         ));
     }
     for directory in &survey.denied {
-        findings.push(Finding::warn("lock", directory, "this client may not list the directory").advise(
+        findings.push(Finding::warn("lock", directory, "this client cannot list the directory").advise(
             "The participants of a semaphore in it are not shown. A semaphore needs the right; other locks do not use the directory.",
         ));
     }
@@ -296,7 +303,7 @@ fn is_older_than_the_list(created: Timestamp) -> bool {
 fn record(client: &Client, path: &str) -> Result<Option<Finding>, Failure> {
     let node = record_path(path);
     let content = match client.read_node(&node) {
-        Err(error) if error.status() == Status::Denied => {
+        Err(error) if is_of_one_object(&error) => {
             let advice =
                 "run --once-per needs this right. Check the credentials (auth.*), or let an owner change the list.";
             return Ok(Some(Finding::fail("runs", node, error.into()).advise(advice)));

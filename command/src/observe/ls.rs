@@ -2,7 +2,7 @@
 
 use super::connect;
 use super::table::{Table, answer, width};
-use super::walk::{Found, Scope, Walk};
+use super::walk::{Found, Scope, Walk, why_unreadable};
 use crate::cli::LsArguments;
 use crate::duration::age;
 use crate::exit::{Exit, Failure};
@@ -34,7 +34,7 @@ fn show(walk: &Walk) -> String {
         let label = label(path, &walk.root);
         table.add(match found {
             Found::Directory => [label, String::new(), String::new(), String::new(), String::new()],
-            Found::Denied => [label, String::new(), String::new(), String::new(), "not readable".to_owned()],
+            Found::Unreadable(error) => [label, String::new(), String::new(), String::new(), why_unreadable(error)],
             Found::Lock(survey) => {
                 let is_member = |entry: &Entry| {
                     entry.content.as_ref().is_some_and(|content| multi_locks.contains_key(&content.token))

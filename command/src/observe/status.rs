@@ -2,7 +2,7 @@
 
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
-use zklock::{Client, Status};
+use zklock::Client;
 
 use super::connect;
 use super::table::{Table, answer, width};
@@ -12,7 +12,7 @@ use crate::duration::age;
 use crate::exit::{Exit, Failure};
 use crate::run::{Record, Run, RunResult, record_path};
 use crate::schedule::show_time;
-use crate::survey::{Content, Entry, Kind, Role, Survey, read_contents};
+use crate::survey::{Content, Entry, Kind, Role, Survey, is_of_one_object, read_contents};
 
 /// Shows the queue.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<Exit, Failure> {
@@ -28,12 +28,12 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<Exit, Failure> {
     Ok(Exit::Command(0))
 }
 
-/// Reads the record of runs. The inner error says that an access control list forbids this, or that the node contains
-/// other data.
+/// Reads the record of runs. The inner error says that this client cannot read the node, for example because an access
+/// control list forbids it, or that the node contains other data.
 fn read_record(client: &Client, path: &str) -> Result<Result<Record, Failure>, Failure> {
     let path = record_path(path);
     match client.read_node(&path) {
-        Err(error) if error.status() == Status::Denied => Ok(Err(error.into())),
+        Err(error) if is_of_one_object(&error) => Ok(Err(error.into())),
         node => Ok(Record::parse(path, node?.as_ref())),
     }
 }

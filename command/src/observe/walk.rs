@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use zklock::{Client, Result as ZkResult, Status};
+use zklock::{Client, Error, Result as ZkResult, Status};
 
 use crate::clock::wall_time;
-use crate::survey::{BATCH, Entry, Kind, Role, Survey, below, read_contents};
+use crate::survey::{BATCH, Entry, Kind, Role, Survey, below, is_of_one_object, read_contents};
 
 /// The number of nodes that one walk lists. With more nodes, the answer would take long, and would need much memory.
 const MOST_LISTED: usize = 10_000;
@@ -54,8 +54,8 @@ pub(crate) enum Found {
     Lock(Survey),
     /// A node without lock nodes.
     Directory,
-    /// A node that this client may not list.
-    Denied,
+    /// A node that this client cannot list, with the reason.
+    Unreadable(Error),
 }
 
 impl Walk {
@@ -95,8 +95,12 @@ impl Walk {
                         self.round_trip = started.elapsed();
                     }
                     let survey = match children {
-                        Err(error) if error.status() == Status::Denied => {
-                            self.add(path, Found::Denied, scope.limit);
+                        // If the root itself is not listed, there is no list, unless the reason is a right.
+                        Err(error)
+                            if is_of_one_object(&error)
+                                && (*path != scope.root || error.status() == Status::Denied) =>
+                        {
+                            self.add(path, Found::Unreadable(error), scope.limit);
                             continue;
                         }
                         children => Survey::of(client, path, children?.as_ref())?,
@@ -188,7 +192,10 @@ impl Walk {
         let nodes = paths.filter_map(|path| Some((path, self.found.get(path)?)));
         let locks = nodes.map(|(path, found)| match found {
             Found::Directory => json!({"path": path, "kind": null}),
-            Found::Denied => json!({"path": path, "kind": null, "error": "denied"}),
+            Found::Unreadable(error) if error.status() == Status::Denied => {
+                json!({"path": path, "kind": null, "error": "denied"})
+            }
+            Found::Unreadable(error) => json!({"path": path, "kind": null, "error": error.message()}),
             Found::Lock(survey) => {
                 let holders = || survey.holders().filter(|entry| entry.content.is_some());
                 let tokens = holders().filter_map(|entry| entry.content.as_ref()).map(|content| content.token);
@@ -214,6 +221,14 @@ impl Walk {
             "not_shown": self.not_shown,
             "not_listed": self.not_listed,
         })
+    }
+}
+
+/// Says in a table why a node is not listed.
+pub(crate) fn why_unreadable(error: &Error) -> String {
+    match error.status() {
+        Status::Denied => "not readable".to_owned(),
+        _ => format!("not readable: {}", crate::owner::printable_line(error.message())),
     }
 }
 

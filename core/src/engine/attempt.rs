@@ -408,7 +408,18 @@ impl Engine {
         if is_multi {
             self.start_deadlock_detection(now, op);
         }
-        self.admit(now, machine_id);
+        match self.pending_acquire(op).map(|acquire| acquire.rejoins.at).filter(|&at| at > now) {
+            Some(at) => self.timers.set(Timer::Join(machine_id), at),
+            None => self.admit(now, machine_id),
+        }
+    }
+
+    /// Records that a contender of an acquire has lost a node, so that a later contender waits before it joins.
+    pub(super) fn record_node_loss(&mut self, now: Time, op: OpId) {
+        let first = self.session.limits().first_retry;
+        if let Some(acquire) = self.pending_acquire_mut(op) {
+            acquire.rejoins.record_loss(now, first);
+        }
     }
 
     /// Returns an error if the nodes of an acquire do not fit into one transaction.

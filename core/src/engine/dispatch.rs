@@ -18,7 +18,7 @@ use crate::error::{Error, Result, Status};
 use crate::log_record::{Level, LogBuffer, LogRecord};
 use crate::mutant::Mutant;
 use crate::path::quote;
-use crate::recipe::{CacheEvent, Chroot, Context, DirectoryCaches, Input, Output, RequestKind, Tag};
+use crate::recipe::{CacheEvent, Chroot, Contender, Context, DirectoryCaches, Input, Output, RequestKind, Tag};
 use crate::session::{
     self, ClientState, Command, ConnectString, ConnectionEvent, Credentials, Entropy, Failure, LeaseDemand, MachineId,
     Server, Session, SessionConfig, Subscriber,
@@ -146,6 +146,11 @@ impl Engine {
         match timer {
             Timer::Deadline(op) => self.expire_op(now, op),
             Timer::Retry(machine_id) => self.on_retry(now, machine_id),
+            Timer::Join(machine_id) => {
+                if self.machines.contender(machine_id).is_some_and(Contender::has_not_joined) {
+                    self.admit(now, machine_id);
+                }
+            }
             Timer::ReentryCheck(machine_id) => {
                 if let Some(&StateMachine::Contender(_, Role::Acquiring(op))) = self.machines.get(machine_id) {
                     self.grant_queues(now, machine_id, op);
@@ -612,6 +617,7 @@ impl Engine {
             }
             (Role::Acquiring(op), Output::Removed(_)) => {
                 self.record_waited(machine_id, op);
+                self.record_node_loss(now, op);
                 self.detach_from_op(machine_id);
                 // The lost node may have been a read node under the write node of a hold. If the write node no longer
                 // exists, the engine must detect this before the next contender joins.
@@ -621,6 +627,7 @@ impl Engine {
             (Role::Acquiring(op), Output::TooFewLeases) => self.watch_inner_mutex(now, op),
             (Role::InnerMutex(op), Output::Removed(_)) => {
                 self.record_waited(machine_id, op);
+                self.record_node_loss(now, op);
                 self.detach_from_op(machine_id);
                 self.on_inner_mutex_lost(now, op);
             }

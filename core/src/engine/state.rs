@@ -121,7 +121,32 @@ pub(super) struct Acquire {
     pub(super) attempt: Attempt,
     /// True if the acquire had to wait for another contender.
     pub(super) has_waited: bool,
+    pub(super) rejoins: Rejoins,
     pub(super) deadlock: DeadlockDetector,
+}
+
+/// How often an acquire has lost its nodes, and when it may join again.
+#[derive(Debug, Default)]
+pub(super) struct Rejoins {
+    /// The last pause, or zero.
+    pause: Duration,
+    /// The time at which the acquire may join again.
+    pub(super) at: Time,
+}
+
+impl Rejoins {
+    /// The largest number of times that the pause is as long as the first one.
+    const GROWTH: u32 = 16;
+
+    /// Records that a contender of the acquire has lost a node. After the first loss, the acquire joins again at once.
+    /// After further losses, the pause grows from `first` on: a server whose lists never contain the nodes of this
+    /// client would otherwise receive create requests without end.
+    pub(super) fn record_loss(&mut self, now: Time, first: Duration) {
+        let longest = first * Self::GROWTH;
+        let is_new = self.at == Time::default() || now > self.at + longest * 2;
+        self.pause = if is_new { Duration::ZERO } else { (self.pause * 2).clamp(first, longest) };
+        self.at = now + self.pause;
+    }
 }
 
 /// The condition that ends a hold wait.
@@ -230,6 +255,7 @@ impl Acquire {
             try_once: matches!(acquire_limit, AcquireLimit::TryOnce(_)),
             attempt: Attempt::NotStarted,
             has_waited: false,
+            rejoins: Rejoins::default(),
             deadlock: DeadlockDetector::default(),
         }
     }

@@ -27,6 +27,10 @@ struct Peer {
     nodes: BTreeSet<String>,
     last_number: i32,
     refuses_deletes: bool,
+    /// True if the lists of the server never contain a node of the client.
+    hides_nodes: bool,
+    /// The size of the data in each node.
+    data_bytes: usize,
 }
 
 impl Peer {
@@ -50,6 +54,8 @@ impl Peer {
             nodes: BTreeSet::new(),
             last_number: 0,
             refuses_deletes: false,
+            hides_nodes: false,
+            data_bytes: 0,
         }
     }
 
@@ -132,6 +138,9 @@ impl Peer {
                 }
                 Response::Create2 { path, stat: Stat { czxid: i64::from(self.last_number), ..owned } }
             }
+            Request::GetChildren2 { .. } if self.hides_nodes => {
+                Response::Children2 { children: Vec::new(), stat: Stat::default() }
+            }
             Request::GetChildren2 { path, .. } => {
                 let below = format!("{path}/");
                 let children = self.nodes.iter().filter_map(|node| node.strip_prefix(&below)).map(str::to_owned);
@@ -146,7 +155,7 @@ impl Peer {
                 Response::Multi(requests.iter().map(|request| self.serve_member(request)).collect())
             }
             Request::GetData { path, .. } if !self.nodes.contains(path) => return Err(Code::NO_NODE),
-            Request::GetData { .. } => Response::Data { data: None, stat: owned },
+            Request::GetData { .. } => Response::Data { data: Some(vec![b'x'; self.data_bytes]), stat: owned },
             Request::Sync { path } => Response::Path(path.clone()),
             _ => Response::Empty,
         })
@@ -221,6 +230,99 @@ fn thousands_of_held_back_contenders_are_refused_without_recursion() {
     let answers = peer.answers();
     assert!(answers.len() > COUNT - 100, "{} calls were answered", answers.len());
     assert!(answers.iter().all(|(_, result)| matches!(result, Err(error) if error.status() == Status::Exhausted)));
+}
+
+/// Without the pause, the client creates nodes as fast as the server answers.
+#[test]
+fn the_pause_before_a_rejoin_grows_if_the_lists_never_contain_the_node() {
+    for recipe in [Recipe::Queue(Mode::Mutex), Recipe::Semaphore(1)] {
+        let mut peer = Peer::new("");
+        peer.hides_nodes = true;
+        peer.connect();
+        let lock = peer.engine.add_lock("/l", recipe);
+        peer.engine.acquire(NOW, lock, Owner::current_thread(), AcquireLimit::Unlimited);
+        let mut now = NOW;
+        while now < NOW + Duration::from_secs(4) {
+            // The server answers each request at once.
+            for _ in 0..1000 {
+                if peer.sent().is_empty() {
+                    break;
+                }
+                peer.answer_at(now);
+            }
+            assert!(peer.sent().is_empty(), "requests without end after {} nodes", peer.last_number);
+            now = peer.engine.next_timeout().unwrap();
+            peer.engine.advance(now);
+        }
+        assert!((3..20).contains(&peer.last_number), "{} nodes", peer.last_number);
+    }
+}
+
+#[test]
+fn participants_are_read_in_a_window_and_within_limits() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    peer.nodes.extend((0..1000).map(|number| format!("/l/_c_00000000-0000-0000-0000-000000000000-lock-{number:010}")));
+    let lock = peer.engine.add_lock("/l", Recipe::Queue(Mode::Mutex));
+    for (data_bytes, problem) in [
+        (10, None),
+        (100_000, Some("the 1000 nodes need more than 33554432 bytes for their paths and data")),
+        (600_000, Some("-lock-0000000000 has 600000 bytes of data; at most 524288 are allowed")),
+    ] {
+        peer.data_bytes = data_bytes;
+        let op = peer.engine.participants(NOW, lock, false);
+        let answers = loop {
+            assert!(peer.sent().len() <= 64, "{} requests at a time", peer.sent().len());
+            peer.answer();
+            let answers = peer.answers();
+            if !answers.is_empty() {
+                break answers;
+            }
+        };
+        match (&answers[..], problem) {
+            ([(ended, Ok(Answer::Participants(found)))], None) => {
+                assert_eq!((*ended, found.len()), (op, 1000));
+                assert!(found[0].holds && !found[999].holds && found[999].data.len() == data_bytes);
+            }
+            ([(_, Err(error))], Some(problem)) => {
+                assert_eq!(error.status(), Status::Exhausted);
+                assert!(error.message().contains(problem), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+        peer.answer_all();
+    }
+}
+
+/// A server may send events without end, for nodes with the name of the client.
+#[test]
+fn a_flood_of_events_ends_the_directory_cache() {
+    for is_loaded in [false, true] {
+        let mut peer = Peer::new("");
+        peer.connect();
+        let lock = peer.engine.add_lock("/l", Recipe::Queue(Mode::Mutex));
+        for owner in [1, 2, 3] {
+            peer.engine.acquire(NOW, lock, Owner::task(owner), AcquireLimit::Unlimited);
+        }
+        assert!(peer.sent().contains(&OpCode::AddWatch), "several contenders start a cache");
+        peer.answer_until(OpCode::AddWatch);
+        if is_loaded {
+            // The answers to the watch and to the list.
+            peer.answer();
+            peer.answer();
+        }
+        let node = peer.nodes.first().unwrap();
+        let own = format!("{}000000000000-lock-", &node[..node.len() - "000000000000-lock-0000000000".len()]);
+        let mut number = 0;
+        while !peer.sent().contains(&OpCode::RemoveWatches) {
+            assert!(number < 1_000_000, "the cache grows without end");
+            let path = format!("{own}{number:010}");
+            number += 1;
+            let mut bytes = Vec::new();
+            WatchEvent { kind: EventKind::Created, state: 3, path }.encode(1, &mut bytes);
+            assert!(peer.engine.received(NOW, &bytes).is_continue());
+        }
+    }
 }
 
 #[test]

@@ -14,6 +14,8 @@ pub(super) enum Timer {
     Deadline(OpId),
     /// Repeats a request that a server has refused.
     Retry(MachineId),
+    /// Lets a contender join whose acquire has lost nodes before.
+    Join(MachineId),
     /// Checks again whether the owner of a contender may re-enter the lock.
     ReentryCheck(MachineId),
     /// Searches for a deadlock of an operation that waits in several queues.

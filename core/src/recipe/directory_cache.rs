@@ -129,6 +129,8 @@ struct DirectoryCache {
     directory: Arc<str>,
     state: CacheState,
     queue: QueueIndex,
+    /// The size of the changes that have arrived before the list, in bytes.
+    loading_size: usize,
     /// The sequence number that the server will give to the next child.
     next_sequence: i64,
     /// Contenders that use this cache instead of a list.
@@ -513,7 +515,7 @@ impl DirectoryCaches {
             Ok(_) if is_watch => self.attempts_left = self.limits.max_failed_starts,
             Ok(Response::Children2 { children, stat }) => self.on_list(now, session, cache_id, children, Some(stat)),
             Err(Failure::Code(Code::NO_NODE)) if !is_watch => self.on_list(now, session, cache_id, Vec::new(), None),
-            Ok(_) | Err(Failure::Code(_) | Failure::TooLarge(_)) => {
+            Ok(_) | Err(_) => {
                 self.end_cache(now, session, cache_id, EndReason::Unreliable);
             }
         }
@@ -531,6 +533,7 @@ impl DirectoryCaches {
         if self.uncontended.contains_key(&cache_id) && !Mutant::ForgetDirectory.is_active() {
             return self.end_uncontended(now, session, cache_id);
         }
+        let memory = self.memory_of_a_cache();
         let Some(cache) = self.caches.get_mut(&cache_id) else { return };
         if kind == EventKind::PersistentWatchRemoved {
             return self.end_cache(now, session, cache_id, EndReason::TooBusy);
@@ -540,7 +543,8 @@ impl DirectoryCaches {
             Err(Inconsistent) => EndReason::Unreliable,
             Ok(())
                 if cache.foreign_changes > self.limits.max_foreign_changes
-                    || cache.queue.client_count() > self.limits.max_clients =>
+                    || cache.queue.client_count() > self.limits.max_clients
+                    || cache.size() > memory =>
             {
                 EndReason::TooBusy
             }
@@ -602,6 +606,7 @@ impl DirectoryCaches {
             directory: Arc::clone(directory),
             state: CacheState::Loading(Vec::new()),
             queue: index,
+            loading_size: 0,
             next_sequence: 0,
             users: BTreeSet::from([machine_id]),
             pending_deletes: BTreeMap::new(),
@@ -628,6 +633,7 @@ impl DirectoryCaches {
         children: Vec<String>,
         stat: Option<Stat>,
     ) {
+        let memory = self.memory_of_a_cache();
         let Some(cache) = self.caches.get_mut(&cache_id) else { return };
         let CacheState::Loading(changes) = std::mem::replace(&mut cache.state, CacheState::Live) else { return };
         // The list already includes the changes that the server has reported since it set the watch. If several of
@@ -637,14 +643,20 @@ impl DirectoryCaches {
         if last_changes.iter().any(|(name, &is_there)| listed.contains(name) != is_there) {
             return self.end_cache(now, session, cache_id, EndReason::Unreliable);
         }
+        cache.loading_size = 0;
         cache.next_sequence = stat.map_or(0, children_created);
         children.iter().for_each(|name| {
             cache.queue.insert(name);
         });
-        if cache.queue.client_count() > self.limits.max_clients_to_start {
+        if cache.queue.client_count() > self.limits.max_clients_to_start || cache.size() > memory {
             return self.end_cache(now, session, cache_id, EndReason::TooBusy);
         }
         self.events.extend(cache.users.iter().map(|&user| (user, CacheEvent::Live)));
+    }
+
+    /// Returns how many bytes one cache may need.
+    fn memory_of_a_cache(&self) -> usize {
+        self.limits.max_memory / self.caches.len().max(1)
     }
 
     /// Ends a cache and notifies its users.
@@ -736,6 +748,11 @@ impl DirectoryCache {
         matches!(self.state, CacheState::Live)
     }
 
+    /// Returns about how much memory the cache needs, in bytes.
+    const fn size(&self) -> usize {
+        self.queue.size() + self.loading_size
+    }
+
     /// Handles an event of the directory or of a node in it.
     fn on_event(
         &mut self,
@@ -757,6 +774,7 @@ impl DirectoryCache {
         let is_created = kind == EventKind::Created;
         if let CacheState::Loading(changes) = &mut self.state {
             changes.push((name.to_owned(), is_created));
+            self.loading_size += size_of::<(String, bool)>() + name.len();
             return Ok(());
         }
         if is_created { self.add_child(name) } else { self.remove_child(name, path, events) }

@@ -275,7 +275,7 @@ impl RetriedRequest {
                 return None;
             }
             Err(Failure::Code(code)) => code,
-            Err(failure @ Failure::TooLarge(_)) => return Some(Err(failure.to_error(&self.request.description()))),
+            Err(failure) => return Some(Err(failure.to_error(&self.request.description()))),
         };
         let missing = if code == Code::NO_NODE { self.directories.missing_directory_error(cx, 0) } else { None };
         match (&self.request, code) {

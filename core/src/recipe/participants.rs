@@ -1,6 +1,8 @@
-//! A query for the holders and waiters of a lock. The query lists each directory and then reads each node. The client
-//! sends all requests of one step in one write.
+//! A query for the holders and waiters of a lock. The query lists each directory and then reads each node. The number of
+//! requests without a reply and the size of the answer have a limit, because other programs decide how many nodes there
+//! are, and how much data is in them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use zklock_proto::{Code, Request, Response, Stat};
@@ -11,8 +13,17 @@ use super::node_request::parse;
 use super::rank::holders;
 use super::{Context, RequestKind};
 use crate::acl::Permission;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Status};
 use crate::session::Failure;
+
+/// The maximum number of nodes that the query reads at the same time.
+const WINDOW: usize = 64;
+/// The maximum number of data bytes in one node. zklock and its documentation promise the same limit for a program's data.
+const MAX_NODE_DATA: usize = 512 * 1024;
+/// The maximum size of the answer in bytes: the sum of the paths and the data, and of [`OVERHEAD`] for each node.
+const MAX_ANSWER: usize = 32 * 1024 * 1024;
+/// The memory that a participant needs in addition to its path and its data, in bytes.
+const OVERHEAD: usize = 200;
 
 /// A holder or waiter of a lock, in any client. Each participant has one node, which identifies it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -70,10 +81,18 @@ pub(crate) struct ParticipantQuery {
     /// The directories that the query lists, in the order of the requests, with the nodes in them.
     listings: Vec<Listing>,
     /// The nodes that the query reads, with the replies received so far.
-    reads: Vec<Option<(Option<Vec<u8>>, Stat)>>,
+    reads: Vec<Read>,
+    /// The nodes that the query has not begun to read: each with the index of its listing, and its index there.
+    unread: VecDeque<(usize, usize)>,
     /// The number of requests without a reply.
     pending_replies: usize,
+    /// The number of nodes in the lists, and the size of the answer so far.
+    node_count: usize,
+    size: usize,
 }
+
+/// The data and the stat of a node, if the query has read it.
+type Read = Option<(Option<Vec<u8>>, Stat)>;
 
 #[derive(Debug)]
 struct Listing {
@@ -87,7 +106,16 @@ impl ParticipantQuery {
     /// Creates a query for the participants of the locks in `scopes`. The paths of these locks begin with a chroot of
     /// `chroot_len` bytes.
     pub(crate) const fn new(scopes: Vec<QueryScope>, chroot_len: usize) -> Self {
-        Self { scopes, chroot_len, listings: Vec::new(), reads: Vec::new(), pending_replies: 0 }
+        Self {
+            scopes,
+            chroot_len,
+            listings: Vec::new(),
+            reads: Vec::new(),
+            unread: VecDeque::new(),
+            pending_replies: 0,
+            node_count: 0,
+            size: 0,
+        }
     }
 
     /// Handles one input. When all replies have arrived, the method returns the participants. In each queue, the
@@ -99,7 +127,9 @@ impl ParticipantQuery {
                 None
             }
             Input::Reply { kind: RequestKind::List(at), result, .. } => self.on_list(cx, at, result),
-            Input::Reply { kind: RequestKind::ReadParticipant(index), result, .. } => self.on_node_read(index, result),
+            Input::Reply { kind: RequestKind::ReadParticipant(index), result, .. } => {
+                self.on_node_read(cx, index, result)
+            }
             _ => None,
         }
     }
@@ -107,6 +137,8 @@ impl ParticipantQuery {
     fn begin(&mut self, cx: &mut Context<'_>) {
         self.listings.clear();
         self.reads.clear();
+        self.unread.clear();
+        (self.node_count, self.size) = (0, 0);
         for (scope, wanted) in self.scopes.iter().enumerate() {
             let directories = match wanted {
                 QueryScope::Queue { directory, .. } => vec![directory.to_string()],
@@ -122,17 +154,44 @@ impl ParticipantQuery {
             cx.send(RequestKind::List(at), &Request::GetChildren2 { path: listing.directory.clone(), watch: false });
         }
         for path in self.counts().collect::<Vec<_>>() {
-            self.read_node(cx, path);
+            let index = self.reads.len();
+            self.reads.push(None);
+            self.read_node(cx, path, index);
         }
     }
 
-    /// Sends a request to read a node. Returns the index of its reply in `ParticipantQuery::reads`.
-    fn read_node(&mut self, cx: &mut Context<'_>, path: String) -> usize {
-        let index = self.reads.len();
-        self.reads.push(None);
+    /// Sends a request to read a node. `index` is the index of its reply in `ParticipantQuery::reads`.
+    fn read_node(&mut self, cx: &mut Context<'_>, path: String, index: usize) {
         self.pending_replies += 1;
         cx.send(RequestKind::ReadParticipant(index), &Request::GetData { path, watch: false });
-        index
+    }
+
+    /// Sends as many requests as the window allows.
+    fn send_reads(&mut self, cx: &mut Context<'_>) {
+        while self.pending_replies < WINDOW
+            && let Some((at, node)) = self.unread.pop_front()
+        {
+            let Some(Listing { directory, nodes, .. }) = self.listings.get(at) else { return };
+            let Some((name, index)) = nodes.get(node) else { return };
+            let (path, index) = (format!("{directory}/{name}"), *index);
+            self.read_node(cx, path, index);
+        }
+    }
+
+    /// Adds to the size of the answer. Fails if the answer is too large.
+    fn add_size(&mut self, bytes: usize) -> Result<()> {
+        self.size = self.size.saturating_add(bytes);
+        if self.size <= MAX_ANSWER {
+            return Ok(());
+        }
+        let count = self.node_count;
+        Err(self.exhausted(&format!(
+            "the {count} nodes need more than {MAX_ANSWER} bytes for their paths and data, which is the limit"
+        )))
+    }
+
+    fn exhausted(&self, why: &str) -> Error {
+        Error::new(Status::Exhausted, format!("{}: {why}", self.doing()))
     }
 
     fn on_list(
@@ -164,41 +223,64 @@ impl ParticipantQuery {
             }
         };
         let names: Vec<String> = children.into_iter().filter(takes_part).collect();
-        let read = |name: String| (name.clone(), self.read_node(cx, format!("{directory}/{name}")));
-        let nodes = names.into_iter().map(read).collect();
-        self.listings.get_mut(at)?.nodes = nodes;
-        self.count_reply()
+        self.node_count += names.len();
+        let size = |name: &String| OVERHEAD + directory.len() + 1 + name.len();
+        if let Err(error) = self.add_size(names.iter().map(size).sum()) {
+            return Some(Err(error));
+        }
+        let first = self.reads.len();
+        self.unread.extend((0..names.len()).map(|node| (at, node)));
+        self.reads.resize_with(first + names.len(), || None);
+        self.listings.get_mut(at)?.nodes = names.into_iter().zip(first..).collect();
+        self.count_reply(cx)
     }
 
     fn on_node_read(
         &mut self,
+        cx: &mut Context<'_>,
         index: usize,
         result: std::result::Result<Response, Failure>,
     ) -> Option<Result<Vec<Participant>>> {
         match result {
-            Ok(Response::Data { data, stat }) => *self.reads.get_mut(index)? = Some((data, stat)),
+            Ok(Response::Data { data, stat }) => {
+                let len = data.as_ref().map_or(0, Vec::len);
+                if let Err(error) = self.check_data(index, len).and_then(|()| self.add_size(len)) {
+                    return Some(Err(error));
+                }
+                *self.reads.get_mut(index)? = Some((data, stat));
+            }
             // The node was deleted after the server had returned the list.
             Ok(_) | Err(Failure::Code(Code::NO_NODE)) => {}
             Err(Failure::ConnectionLost) => return None,
             Err(failure) => return Some(Err(self.to_error(failure, &self.path_of_read(index)))),
         }
-        self.count_reply()
+        self.count_reply(cx)
     }
 
-    fn count_reply(&mut self) -> Option<Result<Vec<Participant>>> {
+    fn check_data(&self, index: usize, len: usize) -> Result<()> {
+        if len <= MAX_NODE_DATA {
+            return Ok(());
+        }
+        let path = self.path_of_read(index);
+        Err(self.exhausted(&format!("{path} has {len} bytes of data; at most {MAX_NODE_DATA} are allowed")))
+    }
+
+    fn count_reply(&mut self, cx: &mut Context<'_>) -> Option<Result<Vec<Participant>>> {
         self.pending_replies = self.pending_replies.saturating_sub(1);
+        self.send_reads(cx);
         (self.pending_replies == 0).then(|| self.finish())
     }
 
-    fn finish(&self) -> Result<Vec<Participant>> {
+    fn finish(&mut self) -> Result<Vec<Participant>> {
         let mut all = Vec::new();
-        let mut counts = self.reads.iter();
+        let (mut reads, listings) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.listings));
+        let counts: Vec<_> = reads.iter_mut().take(self.counts().count()).map(Option::take).collect();
+        let (mut counts, mut listings) = (counts.iter(), listings.into_iter().peekable());
         for (at, place) in self.scopes.iter().enumerate() {
-            let mut lists = self
-                .listings
-                .iter()
-                .filter(|listing| listing.scope == at)
-                .map(|listing| self.listed_participants(listing));
+            let mut lists = std::iter::from_fn(|| {
+                let listing = listings.next_if(|listing| listing.scope == at)?;
+                Some(self.listed_participants(listing, &mut reads))
+            });
             match place {
                 QueryScope::Queue { mode, with_kazoo, include_both_modes, .. } => {
                     all.extend(order_queue(lists.next().unwrap_or_default(), *mode, *with_kazoo, *include_both_modes));
@@ -225,20 +307,20 @@ impl ParticipantQuery {
 
     /// Returns a participant for each node of one directory that the client could read. The function does not mark any
     /// participant as a holder.
-    fn listed_participants(&self, listing: &Listing) -> Vec<(String, Participant)> {
+    fn listed_participants(&self, listing: Listing, reads: &mut [Read]) -> Vec<(String, Participant)> {
         let directory = listing.directory.get(self.chroot_len..).unwrap_or_default();
-        let participant = |(name, index): &(String, usize)| {
-            let (data, stat) = self.reads.get(*index)?.as_ref()?;
+        let participant = |(name, index): (String, usize)| {
+            let (data, stat) = reads.get_mut(index)?.take()?;
             let participant = Participant {
                 node_path: format!("{directory}/{name}"),
                 holds: false,
                 session_id: stat.ephemeral_owner,
                 czxid: stat.czxid,
-                data: data.clone().unwrap_or_default(),
+                data: data.unwrap_or_default(),
             };
-            Some((name.clone(), participant))
+            Some((name, participant))
         };
-        listing.nodes.iter().filter_map(participant).collect()
+        listing.nodes.into_iter().filter_map(participant).collect()
     }
 
     /// Returns the full path of a node that the query reads.
@@ -259,10 +341,13 @@ impl ParticipantQuery {
         })
     }
 
-    fn to_error(&self, failure: Failure, path: &str) -> Error {
+    fn doing(&self) -> String {
         let directories: Vec<&str> = self.listings.iter().map(|listing| listing.directory.as_str()).collect();
-        let doing = format!("reading the participants of {}", directories.join(", "));
-        failure.to_error(&doing).requiring(Permission::Read, path)
+        format!("reading the participants of {}", directories.join(", "))
+    }
+
+    fn to_error(&self, failure: Failure, path: &str) -> Error {
+        failure.to_error(&self.doing()).requiring(Permission::Read, path)
     }
 }
 

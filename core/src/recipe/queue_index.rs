@@ -18,7 +18,11 @@ pub(super) struct QueueIndex {
     foreign: BTreeMap<Box<str>, &'static str>,
     /// The number of nodes of each client. The key is the client prefix of the node names.
     nodes_per_client: BTreeMap<Box<str>, usize>,
+    size: usize,
 }
+
+/// The memory of a node in addition to its name, in bytes.
+const OVERHEAD: usize = 128;
 
 /// One contender in the queue.
 #[derive(Debug)]
@@ -41,7 +45,13 @@ impl QueueIndex {
             by_sequence: BTreeMap::new(),
             foreign: BTreeMap::new(),
             nodes_per_client: BTreeMap::new(),
+            size: 0,
         }
+    }
+
+    /// Returns about how much memory the index needs, in bytes.
+    pub(super) const fn size(&self) -> usize {
+        self.size
     }
 
     /// Returns whether both indexes contain the same kinds of contenders.
@@ -83,6 +93,7 @@ impl QueueIndex {
                 }
             }
         }
+        self.size += OVERHEAD + name.len();
         let client_prefix = name::client_prefix(name);
         match self.nodes_per_client.get_mut(client_prefix) {
             Some(count) => *count += 1,
@@ -102,6 +113,7 @@ impl QueueIndex {
             ChildKind::Foreign(_) => self.foreign.remove(name).map(|_| Vec::new())?,
             ChildKind::Contender(contender) => self.remove_entry(contender.sequence, name)?,
         };
+        self.size = self.size.saturating_sub(OVERHEAD + name.len());
         let client_prefix = name::client_prefix(name);
         if let Some(count) = self.nodes_per_client.get_mut(client_prefix) {
             *count -= 1;

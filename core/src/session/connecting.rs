@@ -252,6 +252,7 @@ impl<T> Session<T> {
                 follower.on_data(&data.unwrap_or_default())
             }
             Err(Failure::Code(code)) => Err(format!("the server answered {code}")),
+            Err(Failure::AnswerTooLong(too_long)) => Err(too_long.to_string()),
             Ok(_) | Err(_) => return,
         };
         match list {

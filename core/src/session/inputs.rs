@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use zeroize::Zeroize;
-use zklock_proto::{Code, ConnectRequest, Frames, ProtoError, ReplyHeader};
+use zklock_proto::{ConnectRequest, Frames, ProtoError, ReplyHeader};
 
 use super::credentials::Credentials;
 use super::{
@@ -199,6 +199,7 @@ impl<T> Session<T> {
                     self.last_received = now;
                     if let Err(error) = self.on_frame(now, &frame) {
                         self.close_connection(now, &format!("the server sent an invalid frame: {error}"));
+            self.frames.set_limit(self.frame_limit());
                     }
                 }
                 Err(ProtoError::TooLong { len, .. }) if self.connection == ConnectionState::Established => {
@@ -215,15 +216,10 @@ impl<T> Session<T> {
         }
     }
 
-    /// Handles a reply that is longer than the frame limit. Only the request that caused this reply fails.
-    fn skip_oversized_reply(&mut self, now: Time, head: [u8; ReplyHeader::LENGTH], len: usize) {
+    /// Handles a reply that is longer than the frame limit. `head` is the header, and the begin of the answer.
+    fn skip_oversized_reply(&mut self, now: Time, head: [u8; ReplyHeader::LENGTH + 4], len: usize) {
         match (ReplyHeader::decode(&head), self.in_flight.front()) {
-            (Ok((header, _)), Some(front)) if header.xid == front.xid => {
-                if let Some(InFlight { purpose, .. }) = self.take_in_flight(now) {
-                    self.complete(now, purpose, 0, Err(Failure::Code(Code::MARSHALLING_ERROR)));
-                    self.send_deferred(now);
-                }
-            }
+            (Ok((header, body)), Some(front)) if header.xid == front.xid => self.refuse_answer(now, len, body),
             _ => self.close_connection(now, &format!("the server sent a frame of {len} bytes that answers no request")),
         }
     }

@@ -31,6 +31,7 @@ mod traffic;
 mod watches;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::time::Duration;
 
 pub use connect_string::{ConnectString, Server};
@@ -54,6 +55,13 @@ use crate::log_record::LogBuffer;
 use crate::time::Time;
 use zeroize::Zeroizing;
 use zklock_proto::{AddWatchMode, Code, EventKind, Frames, OpCode, Request, Response, WatcherType};
+
+/// The maximum number of children in a list that the session accepts. The limit keeps the memory of a client small,
+/// whatever a server sends.
+const MAX_CHILDREN: usize = 1 << 17;
+/// A list may be longer than other answers by this factor, because its length depends on other clients. With the default
+/// frame limit, a list of 100,000 contenders is short enough.
+const LIST_FRAMES: usize = 8;
 
 /// The maximum number of servers in an error message.
 const MAX_SERVERS_LISTED: usize = 8;
@@ -114,6 +122,37 @@ pub(crate) enum Failure {
     /// Servers closed the connection after this request or after a smaller request. The servers probably did not
     /// perform this request.
     TooLarge(TooLarge),
+    /// The request does not fit into a frame, so the session did not send it.
+    TooLong,
+    /// The answer is longer than the client allows. A server has performed the request.
+    AnswerTooLong(AnswerTooLong),
+}
+
+/// An answer that the client does not accept because of its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AnswerTooLong {
+    /// The answer has `len` bytes, and `limit` bytes are allowed.
+    Frame { len: usize, limit: usize },
+    /// The answer lists `count` children in `len` bytes, and `limit` bytes are allowed.
+    List { count: usize, len: usize, limit: usize },
+    /// The answer lists `count` children, and [`MAX_CHILDREN`] are allowed.
+    Children { count: usize },
+}
+
+impl fmt::Display for AnswerTooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Frame { len, limit } => {
+                write!(f, "the answer has {len} bytes; this client accepts at most {limit} bytes")
+            }
+            Self::List { count, len, limit } => {
+                write!(f, "the list of {count} nodes has {len} bytes; this client accepts at most {limit} bytes")
+            }
+            Self::Children { count } => {
+                write!(f, "the list has {count} nodes; this client accepts at most {MAX_CHILDREN} nodes")
+            }
+        }
+    }
 }
 
 impl From<Code> for Failure {
@@ -129,6 +168,8 @@ impl Failure {
             Self::Code(code) => Error::from_code(code, doing),
             Self::ConnectionLost => Error::new(Status::Connection, format!("{doing}: the connection was lost")),
             Self::TooLarge(too_large) => Error::new(Status::Exhausted, format!("{doing}: {too_large}")),
+            Self::TooLong => Error::new(Status::Exhausted, format!("{doing}: the request does not fit into a frame")),
+            Self::AnswerTooLong(too_long) => Error::new(Status::Exhausted, format!("{doing}: {too_long}")),
         }
     }
 }

@@ -11,7 +11,8 @@ use super::large_requests::{Next, Pending, Submission, WatchBatch};
 use super::lease::Proof;
 use super::watches::WatchAction;
 use super::{
-    ConnectionState, DeferredRequest, Event, Failure, InFlight, Purpose, RequestInfo, Session, proof_request, to_u64,
+    AnswerTooLong, ConnectionState, DeferredRequest, Event, Failure, InFlight, LIST_FRAMES, MAX_CHILDREN, Purpose,
+    RequestInfo, Session, proof_request, to_u64,
 };
 use crate::log_record::{Level, LogRecord};
 use crate::mutant::Mutant;
@@ -27,8 +28,7 @@ impl<T> Session<T> {
         let before = self.output.len();
         let info = match self.encode(request, purpose) {
             Ok(packet) => packet,
-            // The request does not fit into a frame, so no server would accept the request.
-            Err(purpose) => return self.complete(now, purpose, 0, Err(Failure::Code(Code::MARSHALLING_ERROR))),
+            Err(purpose) => return self.complete(now, purpose, 0, Err(Failure::TooLong)),
         };
         if matches!(info.purpose, Purpose::RestoreWatches | Purpose::Close) {
             return self.note_request(now, info);
@@ -247,7 +247,10 @@ impl<T> Session<T> {
         // The session decodes the reply before it removes the request from the queue. If the reply is unreadable, the
         // session closes the connection, and then fails all requests in the queue, including this request.
         let result = match (header.err, self.in_flight.front()) {
-            (Code::OK, Some(front)) => Ok(Response::decode(front.op, body)?),
+            (Code::OK, Some(front)) => match listed_count(front.op, body).filter(|&count| count > MAX_CHILDREN) {
+                Some(count) => Err(Failure::AnswerTooLong(AnswerTooLong::Children { count })),
+                None => Ok(Response::decode(front.op, body)?),
+            },
             (code, _) => Err(Failure::Code(code)),
         };
         // Some servers report that a session has moved only within the answer to a transaction, and continue to answer
@@ -278,6 +281,25 @@ impl<T> Session<T> {
         self.send_deferred(now);
         self.leave_server_if_due(now);
         Ok(())
+    }
+
+    /// Returns the largest frame that the session accepts now. The next answer may be a list.
+    pub(super) fn frame_limit(&self) -> usize {
+        let is_list = self.in_flight.front().is_some_and(|front| is_list(front.op));
+        self.config.frame_limit.saturating_mul(if is_list { LIST_FRAMES } else { 1 })
+    }
+
+    /// Handles an answer of `len` bytes that exceeds the frame limit. Only the request that caused it fails.
+    /// `body` is the begin of the answer behind its header.
+    pub(super) fn refuse_answer(&mut self, now: Time, len: usize, body: &[u8]) {
+        let limit = self.frame_limit();
+        let Some(InFlight { op, purpose, .. }) = self.take_in_flight(now) else { return };
+        let too_long = match listed_count(op, body) {
+            Some(count) => AnswerTooLong::List { count, len, limit },
+            None => AnswerTooLong::Frame { len, limit },
+        };
+        self.complete(now, purpose, 0, Err(Failure::AnswerTooLong(too_long)));
+        self.send_deferred(now);
     }
 
     /// Records the zxid of a reply. For the watches that a server knows, the server sends all events up to the zxid of
@@ -341,6 +363,16 @@ impl<T> Session<T> {
             self.send(now, &request, Purpose::Internal);
         }
     }
+}
+
+fn is_list(op: OpCode) -> bool {
+    matches!(op, OpCode::GetChildren | OpCode::GetChildren2)
+}
+
+/// Returns the number of children in the answer to a list request. The number is at the begin of the answer.
+fn listed_count(op: OpCode, body: &[u8]) -> Option<usize> {
+    let (count, _) = body.split_first_chunk().filter(|_| is_list(op))?;
+    usize::try_from(i32::from_be_bytes(*count)).ok()
 }
 
 /// Returns whether a request is a transaction. A server replies to a transaction only after a quorum has committed the

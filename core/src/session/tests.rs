@@ -344,6 +344,47 @@ fn request_that_loses_three_connections_fails_as_too_large_and_others_continue()
     assert!(matches!(peer.answers()[..], [(4, Some(Failure::TooLarge(_))), (5, None)]));
 }
 
+#[test]
+fn lists_may_be_longer_than_other_answers_and_a_longer_answer_fails_its_request_alone() {
+    let limit = 1 << 20;
+    let list = |count: usize, length: usize| Response::Children2 {
+        children: vec!["n".repeat(length); count],
+        stat: Stat::default(),
+    };
+    let data = |bytes| Response::Data { data: Some(vec![0; bytes]), stat: Stat::default() };
+    for (answer, problem) in [
+        (list(100_000, 63), None),
+        (list(10, limit), Some("the list of 10 nodes has 10485888 bytes; this client accepts at most 8388608 bytes")),
+        (list(MAX_CHILDREN + 1, 1), Some("the list has 131073 nodes; this client accepts at most 131072 nodes")),
+        (data(limit - 200), None),
+        (data(limit), Some("the answer has 1048664 bytes; this client accepts at most 1048576 bytes")),
+    ] {
+        let mut peer = Peer::new();
+        let request = match &answer {
+            Response::Data { .. } => Request::GetData { path: "/a".to_owned(), watch: false },
+            _ => Request::GetChildren2 { path: "/a".to_owned(), watch: false },
+        };
+        peer.session.submit(NOW, &request, 1);
+        peer.get_data(2);
+        let _ = peer.sent();
+        let (xid, ..) = peer.read.remove(0);
+        let mut bytes = Vec::new();
+        answer.encode(xid, 1, &mut bytes).unwrap();
+        for chunk in bytes.chunks(100_000) {
+            assert!(peer.session.received(NOW, chunk).is_continue());
+        }
+        let _ = peer.answer(2);
+        match (&peer.answers()[..], problem) {
+            ([(1, None), (2, None)], None) => {}
+            ([(1, Some(failure)), (2, None)], Some(problem)) => {
+                let error = failure.to_error("listing /a");
+                assert_eq!((error.status(), error.message()), (Status::Exhausted, &*format!("listing /a: {problem}")));
+            }
+            (answers, _) => panic!("{answers:?}"),
+        }
+    }
+}
+
 /// However rarely a program repeats a request that is too large, the request costs three connections in total.
 #[test]
 fn request_that_is_too_large_is_refused_even_if_it_is_rarely_repeated() {

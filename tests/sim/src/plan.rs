@@ -267,6 +267,7 @@ fn limits(rng: &mut Rng) -> Limits {
             max_clients: max_clients_to_start + *pick(rng, &[4, 0, 1]),
             max_foreign_changes: *pick(rng, &[256, 2, 8]),
             max_caches: *pick(rng, &[128, 1, 2]),
+            max_memory: DirectoryCacheLimits::default().max_memory,
             max_unshared_uses: *pick(rng, &[32, 1, 3]),
             busy_pause: ms(*pick(rng, &[5_000, 100])),
             error_pause: ms(*pick(rng, &[30_000, 500])),

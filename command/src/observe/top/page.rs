@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use crate::cli::Order;
 use crate::duration::age;
 use crate::observe::table::Table;
-use crate::observe::walk::{Found, Walk};
+use crate::observe::walk::{Found, Walk, why_unreadable};
 use crate::owner::printable_line;
 use crate::schedule::show_time;
 use crate::survey::{Entry, Kind, Survey};
@@ -72,9 +72,9 @@ impl Page<'_> {
                     let queue = lock.waiting().to_string();
                     table.add([mark.to_owned(), shown, kind, held, queue, wait, lock.describe_holders()]);
                 }
-                Some(Found::Denied) => {
+                Some(Found::Unreadable(error)) => {
                     let [mark, kind, held, queue, wait] = [" ", "", "", "", ""].map(str::to_owned);
-                    table.add([mark, shown, kind, held, queue, wait, "not readable".to_owned()]);
+                    table.add([mark, shown, kind, held, queue, wait, why_unreadable(error)]);
                 }
                 Some(Found::Directory) | None => {}
             }

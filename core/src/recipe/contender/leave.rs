@@ -127,9 +127,9 @@ impl Contender {
         let how = match result {
             Ok(_) => Deletion::Done,
             Err(Failure::Code(Code::NO_NODE)) => Deletion::Missing,
-            Err(Failure::Code(_) | Failure::TooLarge(_)) => Deletion::Refused,
             // The directory cache ends when the connection is lost.
             Err(Failure::ConnectionLost) => return,
+            Err(_) => Deletion::Refused,
         };
         let number = slot.sequence_of(node);
         cx.caches.on_delete_reply(cx.now, cx.session, cache, node.name(), number, how);

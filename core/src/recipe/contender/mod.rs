@@ -329,6 +329,7 @@ pub(crate) struct PredecessorInfo {
 impl PredecessorInfo {
     fn new(session_id: i64, mut data: Vec<u8>) -> Self {
         data.truncate(MAX_PREDECESSOR_DATA);
+        data.shrink_to_fit();
         Self { session_id, data }
     }
 
