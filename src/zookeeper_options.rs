@@ -78,7 +78,18 @@ pub(crate) fn translate(name: &str, value: &str) -> Result<Option<Vec<Translatio
             Some(Some(version)) => fixed("tls.min_version", version),
             _ => return expected("a list of TLSv1.2 and TLSv1.3"),
         },
-        "ssl.crl" | "ssl.ocsp" | "ssl.allowReverseDnsLookup" | "fips-mode" => match (short, value) {
+        // In the FIPS mode, which is the default of new Java clients, the Java client leaves the check of host names to
+        // the TLS library. zklock always does so.
+        "fips-mode" => match value {
+            "true" | "false" => Vec::new(),
+            _ => return expected("true or false"),
+        },
+        "sasl.client" => match value {
+            "false" => Vec::new(),
+            "true" => return refuse("has no equivalent, because zklock does not support SASL; expected false"),
+            _ => return expected("true or false"),
+        },
+        "ssl.crl" | "ssl.ocsp" | "ssl.allowReverseDnsLookup" => match (short, value) {
             (_, "false") => Vec::new(),
             ("ssl.crl", "true") => {
                 return refuse(
@@ -123,6 +134,9 @@ mod tests {
             ("ssl.hostnameVerification", "true", &[("tls.verify", "full")]),
             ("ssl.enabledProtocols", "TLSv1.3, TLSv1.2", &[("tls.min_version", "1.2")]),
             ("ssl.crl", "false", &[]),
+            ("fips-mode", "false", &[]),
+            ("fips-mode", "true", &[]),
+            ("sasl.client", "false", &[]),
         ] {
             let option = |&(name, value): &(_, &str)| Translation::Option(name, Zeroizing::new(value.to_owned()));
             let expected: Vec<_> = options.iter().map(option).collect();
@@ -147,6 +161,9 @@ mod tests {
             ("ssl.protocol", "TLSv1", "expected TLSv1.2 or TLSv1.3"),
             ("ssl.enabledProtocols", "TLSv1.2,TLSv1.1", "expected a list of TLSv1.2 and TLSv1.3"),
             ("ssl.crl", "true", "tls.crl"),
+            ("fips-mode", "x", "option zookeeper.fips-mode is \"x\"; expected true or false"),
+            ("sasl.client", "true", "zklock does not support SASL; expected false"),
+            ("sasl.client", "", "option zookeeper.sasl.client is \"\"; expected true or false"),
             ("ssl.ocsp", "true", "has no equivalent in zklock; expected false"),
             ("ssl.ciphersuites", "hunter2", "option \"zookeeper.ssl.ciphersuites\": has no equivalent in zklock"),
             ("", "", "has no equivalent in zklock"),
