@@ -724,6 +724,8 @@ fn lose_connection(state: &mut State, now: Time, cause: &io::Error) {
     let message = cause.to_string();
     if tls::is_refusal(cause) {
         state.engine.on_connection_event(now, ConnectionEvent::CertificateRefused(&message));
+    } else if tls::is_plain_text(cause) {
+        state.engine.on_connection_event(now, ConnectionEvent::ProtocolRefused(&message));
     } else {
         state.engine.on_connection_event(now, ConnectionEvent::Disconnected(&message));
     }

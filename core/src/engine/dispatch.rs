@@ -278,7 +278,7 @@ impl Engine {
                     Subscriber::Cache(id) => self.caches.on_watch_fired(now, &mut self.session, id, kind, &path),
                 },
                 session::Event::AuthFailed => self.on_auth_failed(now),
-                session::Event::CertificatesRefused => self.on_certificates_refused(now),
+                session::Event::ServersRefused => self.on_servers_refused(now),
                 session::Event::Closed => self.on_closed(now),
             }
         }
@@ -389,7 +389,7 @@ impl Engine {
 
     /// Fails the operations that wait for the first connection. Other operations wait until their deadline, because the
     /// servers or the files of the client may change: certificates are rotated while programs run.
-    fn on_certificates_refused(&mut self, now: Time) {
+    fn on_servers_refused(&mut self, now: Time) {
         for op in self.ops_where(|kind| matches!(kind, OpKind::Connect { .. })) {
             let started = self.ops.get(&op).map_or(now, |op| op.started);
             let error = self.connection_error(now, started);

@@ -641,11 +641,21 @@ fn stalled_tls_handshake_ends_at_its_time_limit() {
 #[test]
 fn tls_record_in_answer_to_plain_text_is_recognized() {
     for record in [[0x15, 3, 3, 0, 2, 2, 80], [0x16, 3, 1, 0, 100, 2, 0]] {
-        let (mut engine, _) = client_of_two_servers();
-        engine.on_connection_event(NOW, ConnectionEvent::Connected("local"));
-        assert!(engine.received(NOW, &record).is_break());
-        let said = engine.connection_error(NOW, NOW).message().to_owned();
-        assert!(said.contains("the server requires TLS; set tls.enabled to true"), "{said}");
+        let (mut engine, op) = client_of_two_servers();
+        for is_last in [false, true] {
+            engine.on_connection_event(NOW, ConnectionEvent::Connected("local"));
+            assert!(engine.received(NOW, &record).is_break());
+            let said = engine.connection_error(NOW, NOW).message().to_owned();
+            assert!(said.contains("the server requires TLS; set tls.enabled to true"), "{said}");
+            // The first connect ends when each server has said so, and not only after the connect timeout.
+            match engine.poll_answer() {
+                Some((ended, Err(error))) => assert!(is_last && ended == op && error.status() == Status::Connection),
+                other => assert!(!is_last && other.is_none(), "{other:?}"),
+            }
+            if !is_last {
+                next_server(&mut engine);
+            }
+        }
     }
 }
 

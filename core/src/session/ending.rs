@@ -46,7 +46,7 @@ impl<T> Session<T> {
         if let Some(server) = &self.server {
             self.server_failures.retain(|failure| failure.server != *server);
             let (server, cause) = (server.clone(), self.last_failure.clone());
-            self.server_failures.push(ServerFailure { server, cause, is_certificate_refused: false });
+            self.server_failures.push(ServerFailure { server, cause, refusal: None });
         }
         // If the lost connection had lasted long enough, the session reconnects at once. After repeated failures, the
         // session pauses before it reconnects.

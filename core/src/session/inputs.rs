@@ -7,7 +7,7 @@ use zklock_proto::{ConnectRequest, Frames, ProtoError, ReplyHeader};
 
 use super::credentials::Credentials;
 use super::{
-    Command, ConnectionState, Departure, DepartureStage, Event, Failure, InFlight, Session, SessionOffer, not_loaded,
+    Command, ConnectionRefusal, ConnectionState, Departure, DepartureStage, Event, Session, SessionOffer, not_loaded,
     to_u64,
 };
 use crate::time::Time;
@@ -33,6 +33,9 @@ pub enum ConnectionEvent<'a> {
     /// refused the certificate of the client. If this is the last failure of every server, the operations that wait for
     /// the first connection fail with AUTH at once.
     CertificateRefused(&'a str),
+    /// The connection has failed for this reason: one side uses TLS, and the other side does not. If this is the last
+    /// failure of every server, the operations that wait for the first connection fail with CONNECTION at once.
+    ProtocolRefused(&'a str),
     /// The connection attempt has failed for this reason: this machine has no file descriptor, thread or memory for a
     /// connection.
     OutOfResources(&'a str),
@@ -51,7 +54,8 @@ impl<T> Session<T> {
             ConnectionEvent::Securing => {}
             ConnectionEvent::Connected(local_address) => self.on_connected(now, local_address),
             ConnectionEvent::Disconnected(cause) => self.on_disconnected(now, cause),
-            ConnectionEvent::CertificateRefused(cause) => self.on_certificate_refused(now, cause),
+            ConnectionEvent::CertificateRefused(cause) => self.on_refused(now, cause, ConnectionRefusal::Certificate),
+            ConnectionEvent::ProtocolRefused(cause) => self.on_refused(now, cause, ConnectionRefusal::Protocol),
             ConnectionEvent::OutOfResources(cause) => {
                 self.on_disconnected(now, cause);
                 self.is_out_of_resources = true;
@@ -169,16 +173,20 @@ impl<T> Session<T> {
         self.on_connection_lost(now, cause);
     }
 
-    fn on_certificate_refused(&mut self, now: Time, cause: &str) {
+    fn on_refused(&mut self, now: Time, cause: &str, refusal: ConnectionRefusal) {
         if matches!(self.connection, ConnectionState::Disconnected { .. } | ConnectionState::Closed) {
             return;
         }
         self.on_disconnected(now, cause);
+        self.record_refusal(refusal);
+    }
+
+    fn record_refusal(&mut self, refusal: ConnectionRefusal) {
         if let Some(failure) = self.server_failures.last_mut() {
-            failure.is_certificate_refused = true;
+            failure.refusal = Some(refusal);
         }
-        if self.are_all_certificates_refused() {
-            self.events.push_back(Event::CertificatesRefused);
+        if self.is_refused_by_all(|_| true) {
+            self.events.push_back(Event::ServersRefused);
         }
     }
 
@@ -193,13 +201,13 @@ impl<T> Session<T> {
                 self.frames = Frames::new(self.config.frame_limit);
                 return ControlFlow::Break(());
             }
+            self.frames.set_limit(self.frame_limit());
             match self.frames.next() {
                 Ok(None) => return ControlFlow::Continue(()),
                 Ok(Some(frame)) => {
                     self.last_received = now;
                     if let Err(error) = self.on_frame(now, &frame) {
                         self.close_connection(now, &format!("the server sent an invalid frame: {error}"));
-            self.frames.set_limit(self.frame_limit());
                     }
                 }
                 Err(ProtoError::TooLong { len, .. }) if self.connection == ConnectionState::Established => {
@@ -210,6 +218,7 @@ impl<T> Session<T> {
                 }
                 Err(ProtoError::TooLong { len, .. }) if self.is_in_handshake() && is_tls_record(len) => {
                     self.close_connection(now, "the server requires TLS; set tls.enabled to true");
+                    self.record_refusal(ConnectionRefusal::Protocol);
                 }
                 Err(error) => self.close_connection(now, &format!("the server sent invalid bytes: {error}")),
             }

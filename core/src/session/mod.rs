@@ -213,8 +213,9 @@ pub(crate) enum Event<T> {
     },
     /// The server refused the credentials.
     AuthFailed,
-    /// The last connection to each of the servers has failed because of a certificate.
-    CertificatesRefused,
+    /// The last connection to each of the servers has failed because of a certificate, or because one side uses TLS and
+    /// the other side does not.
+    ServersRefused,
     /// The session was closed, or the deadline for closing it has passed.
     Closed,
 }
@@ -372,12 +373,20 @@ struct ActiveSession {
     lease: Lease,
 }
 
+/// A failure that another attempt with the same settings does not change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ConnectionRefusal {
+    /// The client refused the certificate of the server, or the server refused the certificate of the client.
+    Certificate,
+    /// One side uses TLS, and the other side does not.
+    Protocol,
+}
+
 /// The last failure of a server.
 struct ServerFailure {
     server: Server,
     cause: String,
-    /// True if the client refused the certificate of the server, or the server refused the certificate of the client.
-    is_certificate_refused: bool,
+    refusal: Option<ConnectionRefusal>,
 }
 
 struct InFlight<T> {
@@ -579,8 +588,13 @@ impl<T> Session<T> {
 
     /// Returns whether the last connection to each of the servers has failed because of a certificate.
     pub(crate) fn are_all_certificates_refused(&self) -> bool {
+        self.is_refused_by_all(|refusal| refusal == ConnectionRefusal::Certificate)
+    }
+
+    fn is_refused_by_all(&self, is_wanted: impl Fn(ConnectionRefusal) -> bool) -> bool {
         let is_refused = |server: &Server| {
-            self.server_failures.iter().any(|failure| failure.is_certificate_refused && failure.server == *server)
+            let mut of_server = self.server_failures.iter().filter(|failure| failure.server == *server);
+            of_server.any(|failure| failure.refusal.is_some_and(&is_wanted))
         };
         self.servers.all().all(is_refused)
     }

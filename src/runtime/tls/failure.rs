@@ -6,9 +6,15 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
-use rustls::pki_types::UnixTime;
-use rustls::{AlertDescription, CertRevocationListError, CertificateError, Error, InvalidMessage, PeerIncompatible};
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::{
+    AlertDescription, CertRevocationListError, CertificateError, Error, InvalidMessage, PeerIncompatible,
+    PeerMisbehaved,
+};
 
+/// The keys and signatures of certificates that the client accepts, for messages.
+const KINDS: &str =
+    "expected RSA of 2048 to 8192 bits, ECDSA with P-256 or P-384, or Ed25519, signed with SHA-256 or better";
 /// The largest number of names that a message lists for one certificate.
 const MAX_NAMES_LISTED: usize = 8;
 
@@ -28,7 +34,16 @@ pub(super) struct Circumstances<'a> {
 #[derive(Debug)]
 struct TlsFailure {
     message: String,
-    is_refusal: bool,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The client or the server refused a certificate.
+    Refusal,
+    /// The server does not use TLS.
+    PlainText,
+    Other,
 }
 
 impl fmt::Display for TlsFailure {
@@ -41,7 +56,12 @@ impl StdError for TlsFailure {}
 
 /// Returns whether a connection error means that the client or the server refused a certificate.
 pub(in crate::runtime) fn is_refusal(error: &io::Error) -> bool {
-    tls_failure(error).is_some_and(|failure| failure.is_refusal)
+    tls_failure(error).is_some_and(|failure| failure.kind == Kind::Refusal)
+}
+
+/// Returns whether a connection error means that the server does not use TLS.
+pub(in crate::runtime) fn is_plain_text(error: &io::Error) -> bool {
+    tls_failure(error).is_some_and(|failure| failure.kind == Kind::PlainText)
 }
 
 /// Returns whether a connection error comes from TLS, and not from the socket.
@@ -54,11 +74,11 @@ fn tls_failure(error: &io::Error) -> Option<&TlsFailure> {
 }
 
 pub(super) fn refusal(message: impl Into<String>) -> io::Error {
-    io::Error::other(TlsFailure { message: message.into(), is_refusal: true })
+    io::Error::other(TlsFailure { message: message.into(), kind: Kind::Refusal })
 }
 
 pub(super) fn failure(message: impl Into<String>) -> io::Error {
-    io::Error::other(TlsFailure { message: message.into(), is_refusal: false })
+    io::Error::other(TlsFailure { message: message.into(), kind: Kind::Other })
 }
 
 /// Describes an error of rustls.
@@ -78,11 +98,22 @@ pub(super) fn describe(error: &Error, cx: &Circumstances<'_>) -> io::Error {
         {
             too_old(cx)
         }
-        _ if !cx.first_bytes.is_empty() && !is_tls(cx.first_bytes) => failure(
-            "the server answered the TLS handshake without TLS; use the port that the servers set with secureClientPort, \
-             or set tls.enabled to false",
-        ),
+        _ if !cx.first_bytes.is_empty() && !is_tls(cx.first_bytes) => io::Error::other(TlsFailure {
+            message: "the server answered the TLS handshake without TLS; use the port that the servers set with \
+                      secureClientPort, or set tls.enabled to false"
+                .to_owned(),
+            kind: Kind::PlainText,
+        }),
         Error::DecryptError => failure("a TLS record was changed on the way"),
+        Error::PeerIncompatible(
+            PeerIncompatible::NoCipherSuitesInCommon
+            | PeerIncompatible::NoKxGroupsInCommon
+            | PeerIncompatible::NoSignatureSchemesInCommon
+            | PeerIncompatible::NoCertificateRequestSignatureSchemesInCommon,
+        )
+        | Error::PeerMisbehaved(
+            PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme | PeerMisbehaved::SignedKxWithWrongAlgorithm,
+        ) => refusal(format!("the server uses a kind of key or signature that this client does not support; {KINDS}")),
         other => failure(format!("TLS failed: {other}")),
     }
 }
@@ -139,7 +170,7 @@ fn describe_alert(alert: AlertDescription, cx: &Circumstances<'_>) -> io::Error 
             refusal(format!("the server has no certificate for the name {} (TLS alert {name})", cx.server_name))
         }
         A::HandshakeFailure | A::InsufficientSecurity => failure(format!(
-            "the server and the client have no TLS cipher suite or key exchange in common (TLS alert {name})"
+            "the server and the client have no TLS cipher suite, key exchange or kind of key in common (TLS alert {name}); {KINDS}"
         )),
         _ => failure(format!("the server ended the connection with the TLS alert {name}")),
     }
@@ -163,7 +194,11 @@ fn describe_certificate_error(cause: &CertificateError) -> String {
         C::UnknownIssuer => "the certificate of the server is not signed by a CA of tls.ca".to_owned(),
         C::NotValidForName => "the certificate of the server is for another name".to_owned(),
         C::NotValidForNameContext { expected, presented } => {
-            format!("the certificate of the server is not for {}; {}", expected.to_str(), presented_names(presented))
+            let (name, names) = (expected.to_str(), presented_names(presented));
+            let is_address = matches!(expected, ServerName::IpAddress(_));
+            let has_text = is_address && presented.iter().any(|presented| presented_name(presented) == name);
+            let hint = if has_text { "; an address must be an entry IP, not DNS" } else { "" };
+            format!("the certificate of the server is not for {name}; {names}{hint}")
         }
         C::Expired => "the certificate of the server has expired".to_owned(),
         C::ExpiredContext { not_after, .. } => {
@@ -187,7 +222,15 @@ fn describe_certificate_error(cause: &CertificateError) -> String {
             "the certificate is not for servers: its extended key usage lacks serverAuth".to_owned()
         }
         C::BadEncoding => "the certificate of the server is damaged".to_owned(),
-        C::BadSignature => "the certificate of the server has a wrong signature".to_owned(),
+        C::BadSignature => format!(
+            "the certificate of the server, or of a CA that signed it, has a wrong signature or too short a key; {KINDS}"
+        ),
+        C::UnsupportedSignatureAlgorithmContext { .. } | C::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            format!(
+                "the certificate of the server has a kind of key or signature that this client does not support, for example \
+             SHA-1; {KINDS}"
+            )
+        }
         other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
             "the server uses the certificate of a CA as its own certificate".to_owned()
         }

@@ -185,6 +185,8 @@ enum BinaryFormat {
     Jks,
     Jceks,
     Pkcs12,
+    /// A PKCS#12 file with a cipher that OpenSSL 3 reads only with its option `-legacy`.
+    OldPkcs12,
     Bcfks,
     Der,
 }
@@ -197,6 +199,7 @@ impl BinaryFormat {
             [0xce, 0xce, 0xce, 0xce, ..] => Some(Self::Jceks),
             [SEQUENCE, rest @ ..] => Some(match after_length(rest)? {
                 // The version of a PKCS#12 file is 3. An unencrypted private key has version 0 or 1.
+                [INTEGER, 1, 3, ..] if is_old_pkcs12(bytes) => Self::OldPkcs12,
                 [INTEGER, 1, 3, ..] => Self::Pkcs12,
                 // The first element of a BCFKS file is encrypted data: an algorithm and its object identifier. A
                 // certificate begins with its version or its serial number.
@@ -217,6 +220,7 @@ impl BinaryFormat {
             Self::Jks => "a Java keystore (JKS)",
             Self::Jceks => "a Java keystore (JCEKS)",
             Self::Pkcs12 => "a PKCS#12 keystore",
+            Self::OldPkcs12 => "a PKCS#12 keystore with an old cipher",
             Self::Bcfks => "a Bouncy Castle keystore (BCFKS)",
             Self::Der => "in DER format",
         }
@@ -236,6 +240,8 @@ impl BinaryFormat {
         match self {
             Self::Pkcs12 if is_key => format!("openssl pkcs12 -in {from} -out {pem}"),
             Self::Pkcs12 => format!("openssl pkcs12 -in {from} -nokeys -out {pem}"),
+            Self::OldPkcs12 if is_key => format!("openssl pkcs12 -legacy -in {from} -out {pem}"),
+            Self::OldPkcs12 => format!("openssl pkcs12 -legacy -in {from} -nokeys -out {pem}"),
             Self::Der => match file.option {
                 "tls.key" => format!("openssl pkcs8 -topk8 -inform DER -in {from} -out {pem}"),
                 "tls.crl" => format!("openssl crl -inform DER -in {from} -out {pem}"),
@@ -256,6 +262,14 @@ impl BinaryFormat {
 const SEQUENCE: u8 = 0x30;
 const INTEGER: u8 = 0x02;
 const OBJECT_IDENTIFIER: u8 = 0x06;
+
+/// Returns whether a PKCS#12 file uses RC2 or RC4 (RFC 7292, appendix C), as older versions of Java and OpenSSL do.
+fn is_old_pkcs12(bytes: &[u8]) -> bool {
+    const PBE: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x0c, 0x01];
+    bytes.windows(PBE.len() + 1).any(|window| {
+        window.split_last().is_some_and(|(last, algorithm)| algorithm == PBE && matches!(last, 1 | 2 | 5 | 6))
+    })
+}
 
 /// Skips the length field of a DER element, and returns the bytes after the field.
 fn after_length(bytes: &[u8]) -> Option<&[u8]> {

@@ -15,7 +15,7 @@ mod stream;
 mod tests;
 mod verifier;
 
-pub(super) use failure::is_refusal;
+pub(super) use failure::{is_plain_text, is_refusal};
 pub(crate) use settings::{TlsSettings, Verification};
 pub(crate) use source::TlsSource;
 pub(super) use stream::TlsStream;

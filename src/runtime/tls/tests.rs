@@ -4,11 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::fs;
-use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -123,6 +123,30 @@ fn keys_of_other_formats_are_refused_with_the_command_that_converts_them() {
         fs::write(&damaged, content).unwrap();
         let refused = read_key(&damaged, Some(PASSWORD)).unwrap_err();
         assert!(refused.contains(said), "{refused}");
+    }
+}
+
+#[test]
+fn old_keystores_are_refused_with_a_command_that_converts_them() {
+    let all = Certificates::create();
+    let keystore = all.file("keystore.p12");
+    for ciphers in [&["-legacy"][..], &["-legacy", "-certpbe", "PBE-SHA1-RC2-40", "-keypbe", "PBE-SHA1-3DES"], &[]] {
+        let export = ["pkcs12", "-export", "-passout", "env:PASSWORD", "-out", &keystore];
+        let (client, key) = (all.file("client.pem"), all.file("client.key"));
+        openssl(&[&export[..], &["-in", &client, "-inkey", &key], ciphers].concat());
+        let settings = |cert: &str, key: &str| TlsSettings {
+            cert: Some(cert.into()),
+            key: Some(key.into()),
+            key_password: Some(Zeroizing::new(PASSWORD.to_owned())),
+            ..mutual(&all)
+        };
+        let refused = TlsSource::new(&settings(&keystore, &keystore)).unwrap().load().unwrap_err();
+        let (_, command) = refused.message().split_once("convert it with: ").unwrap();
+        assert_eq!(command.contains(" -legacy "), !ciphers.is_empty(), "{refused}");
+        let arguments: Vec<&str> = command.split(' ').skip(1).collect();
+        openssl(&[&arguments[..], &["-passin", "env:PASSWORD", "-passout", "env:PASSWORD"]].concat());
+        let pem = arguments.last().unwrap();
+        TlsSource::new(&settings(pem, pem)).unwrap().load().unwrap();
     }
 }
 
@@ -335,6 +359,79 @@ fn both_ends_of_a_closed_connection_report_its_end() {
     pair.far.shutdown(Shutdown::Both).unwrap();
     assert_eq!(pair.read(64).unwrap(), b"");
     assert_eq!(pair.client.read(&pair.socket, &mut buffer).unwrap(), 0);
+}
+
+/// A server of openssl, which can use keys and signatures that rustls cannot use.
+struct OpensslServer {
+    process: Child,
+    address: String,
+}
+
+impl OpensslServer {
+    fn start(certificate: &str, key: &str, further: &[&str]) -> Self {
+        let mut openssl = Command::new("openssl");
+        openssl.args(["s_server", "-accept", "127.0.0.1:0", "-cert", certificate, "-key", key]).args(further);
+        // The server ends with its standard input.
+        let mut process = openssl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let address = lines.find_map(|line| line.unwrap().strip_prefix("ACCEPT ").map(str::to_owned)).unwrap();
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { process, address }
+    }
+}
+
+impl Drop for OpensslServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The other providers accept more kinds.
+#[cfg(not(any(feature = "aws-lc-rs", feature = "rustls-openssl")))]
+#[test]
+fn certificates_with_other_kinds_of_keys_and_names_are_refused_with_the_reason() {
+    let all = Certificates::create();
+    let ca = ["-CA", &all.file("authority.pem"), "-CAkey", &all.file("authority.key")].map(str::to_owned);
+    let ca: Vec<&str> = ca.iter().map(String::as_str).collect();
+    let new = ["req", "-x509", "-noenc", "-days", "30", "-newkey"];
+    let own = ["-subj", "/CN=authority", "-out", ca[1], "-keyout", ca[3]];
+    openssl(&[&new[..], &["rsa:2048"], &own].concat());
+    let kinds = "expected RSA of 2048 to 8192 bits, ECDSA with P-256 or P-384, or Ed25519";
+    let localhost = "subjectAltName=DNS:localhost";
+    let mut wrong = Vec::new();
+    let p256 = &["ec", "-pkeyopt", "ec_paramgen_curve:P-256"][..];
+    for (key, name, further, said) in [
+        (&["rsa:1024"][..], localhost, &["-cipher", "DEFAULT@SECLEVEL=0"][..], kinds),
+        (&["ec", "-pkeyopt", "ec_paramgen_curve:P-521"], localhost, &[], kinds),
+        (&["ec", "-pkeyopt", "ec_paramgen_curve:P-521"], localhost, &["-tls1_2"], kinds),
+        (&["rsa-pss", "-pkeyopt", "rsa_keygen_bits:2048"], localhost, &[], kinds),
+        (&["ed448"], localhost, &[], kinds),
+        (&["ed448"], localhost, &["-tls1_2"], kinds),
+        (p256, "subjectAltName=DNS:127.0.0.1", &[], "it is for 127.0.0.1; an address must be an entry IP, not DNS"),
+        (&["rsa:2048", "-sha1"], localhost, &["-cipher", "DEFAULT@SECLEVEL=0"], kinds),
+    ] {
+        let (certificate, own_key) = (all.file("other.pem"), all.file("other.key"));
+        let ends = ["-subj", "/CN=server", "-addext", name, "-addext", "basicConstraints=critical,CA:FALSE"];
+        openssl(&[&new[..], key, &ca, &ends, &["-out", &certificate, "-keyout", &own_key]].concat());
+        let server = OpensslServer::start(&certificate, &own_key, further);
+        let settings = TlsSettings { ca: Some(all.path("authority.pem")), ..TlsSettings::default() };
+        let source = TlsSource::new(&settings).unwrap();
+        source.load().unwrap();
+        let host = if name.contains("127.0.0.1") { "127.0.0.1" } else { "localhost" };
+        let mut client = source.start(&Server { host: host.to_owned(), port: 1 }).unwrap();
+        let socket = CheckedSocket::new(TcpStream::connect(&server.address).unwrap()).unwrap();
+        let error = loop {
+            match client.continue_handshake(&socket) {
+                Ok(is_complete) => assert!(!is_complete, "{key:?} {further:?}"),
+                Err(error) => break error,
+            }
+        };
+        if !error.to_string().contains(said) {
+            wrong.push(format!("{key:?} {further:?}: {error}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// A server that resumes a TLS session sends no certificate. Trust ends all the same with the first of the certificate, the
