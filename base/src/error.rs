@@ -115,9 +115,12 @@ pub struct Error {
 }
 
 impl Error {
-    /// Makes an error from a status and a message.
+    /// Makes an error from a status and a message. Control characters in the message are escaped, because the message
+    /// may contain text of a server or of another program, for example the name of a node.
     pub fn new(status: Status, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, message: message.into() }
+        let message = message.into();
+        let message = if message.contains(is_unprintable) { escaped(&message).into() } else { message };
+        Self { status, message }
     }
 
     /// Makes an error with the status INVALID. Only the crates of zklock use this function.
@@ -182,12 +185,33 @@ impl From<Status> for Error {
     }
 }
 
+/// Returns whether a character could change a terminal or a log file, or the order of the text.
+fn is_unprintable(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_unprintable(c) { escaped.extend(c.escape_default()) } else { escaped.push(c) }
+    }
+    escaped
+}
+
 /// The result of a call that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_of_others_in_a_message_is_escaped() {
+        let error = Error::new(Status::Server, "a\u{1b}[31m\n\u{85}\u{202e}b \"ä\\n\u{1f512}\"");
+        assert_eq!(error.message(), "a\\u{1b}[31m\\n\\u{85}\\u{202e}b \"ä\\n\u{1f512}\"");
+        assert_eq!(Error::new(Status::Server, "plain").message(), "plain");
+    }
 
     #[test]
     fn numbers_are_the_fixed_ones_without_gaps() {
