@@ -84,6 +84,11 @@ impl Frames {
         Some(head)
     }
 
+    /// Overwrites the frames that [`next`](Self::next) has returned since the last push, because they contain a secret.
+    pub fn erase_returned(&mut self) {
+        self.buffer.get_mut(..self.start).unwrap_or_default().fill(0);
+    }
+
     /// Discards all bytes. The next push begins a new stream.
     pub fn clear(&mut self) {
         self.buffer.clear();

@@ -22,9 +22,10 @@ use std::time::Duration;
 
 use mio::Token;
 use tracing::Span;
+use zeroize::Zeroize;
 use zklock_core::engine::{Answer, Engine, LockId, OpId};
 use zklock_core::error::{Error, Result, Status};
-use zklock_core::session::{Command, ConnectionEvent, Server};
+use zklock_core::session::{ClientState, Command, ConnectionEvent, Server};
 use zklock_core::time::Time;
 use zklock_process::ForkEpoch;
 
@@ -778,8 +779,13 @@ fn receive(state: &mut State, extent: ReadExtent) -> bool {
             Ok(0) => io::Error::other("the server closed the connection"),
             Ok(count) => {
                 let has_unread = connection.has_unread();
-                let bytes = state.buffer.get(..count).unwrap_or_default();
+                // The answer to the handshake contains the password of the session.
+                let has_password = state.engine.state() != ClientState::Connected;
+                let bytes = state.buffer.get_mut(..count).unwrap_or_default();
                 let goes_on = state.engine.received(clock::now(), bytes).is_continue();
+                if has_password {
+                    bytes.zeroize();
+                }
                 if goes_on && (extent == ReadExtent::UntilEmpty || count == BUFFER || has_unread) {
                     continue;
                 }

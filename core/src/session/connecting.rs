@@ -84,13 +84,13 @@ impl<T> Session<T> {
                 if Mutant::ResumeProves.is_active() {
                     lease.extend(Proof { request_sent: sent, touch_sent: sent });
                 }
-                ActiveSession { password: response.password, lease, ..before }
+                ActiveSession { password: response.password.into(), lease, ..before }
             }
             None => {
                 self.traffic.sessions += 1;
                 self.timeout = agreed;
                 let lease = Lease::new(sent, agreed, self.config.lease_margin);
-                ActiveSession { id: response.session_id, password: response.password, timeout: agreed, lease }
+                ActiveSession { id: response.session_id, password: response.password.into(), timeout: agreed, lease }
             }
         };
         self.active = Some(active);

@@ -132,16 +132,18 @@ impl<T> Session<T> {
         let offer = self.next_offer(now);
         self.connection = ConnectionState::Handshake { sent: now, deadline: now + self.handshake_timeout(), offer };
         let (session_id, password) =
-            self.active.as_ref().map_or_else(|| (0, vec![0; 16]), |active| (active.id, active.password.clone()));
-        ConnectRequest {
+            self.active.as_ref().map_or_else(|| (0, vec![0; 16]), |active| (active.id, active.password.to_vec()));
+        let mut request = ConnectRequest {
             protocol_version: 0,
             last_zxid_seen: if offer == SessionOffer::Probe { 0 } else { self.last_zxid },
             timeout_ms: i32::try_from(self.config.timeout.as_millis()).unwrap_or(i32::MAX),
             session_id,
             password,
             read_only: false,
-        }
-        .encode(&mut self.output);
+        };
+        request.encode(&mut self.output);
+        request.password.zeroize();
+        self.has_secret_output = true;
         self.traffic.bytes_sent += to_u64(self.output.len());
         self.last_sent = now;
     }
@@ -204,10 +206,15 @@ impl<T> Session<T> {
             self.frames.set_limit(self.frame_limit());
             match self.frames.next() {
                 Ok(None) => return ControlFlow::Continue(()),
-                Ok(Some(frame)) => {
+                Ok(Some(mut frame)) => {
                     self.last_received = now;
+                    let has_password = self.is_in_handshake();
                     if let Err(error) = self.on_frame(now, &frame) {
                         self.close_connection(now, &format!("the server sent an invalid frame: {error}"));
+                    }
+                    if has_password {
+                        frame.zeroize();
+                        self.frames.erase_returned();
                     }
                 }
                 Err(ProtoError::TooLong { len, .. }) if self.connection == ConnectionState::Established => {

@@ -366,7 +366,8 @@ impl DepartureStage {
 #[derive(Debug)]
 struct ActiveSession {
     id: i64,
-    password: Vec<u8>,
+    /// With this password, anybody can take over the session.
+    password: Zeroizing<Vec<u8>>,
     /// The timeout that was negotiated at the start of the session. After an election, the new leader uses this timeout
     /// again.
     timeout: Duration,

@@ -11,7 +11,7 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
 use zklock::internal::{Level, LogDispatch, LogLine, set_log_handler};
 use zklock::{Client, Config};
-use zklock_test_support::{Certificates, Identity, Validity, wait_until};
+use zklock_test_support::{Certificates, Direction, Identity, Proxy, Validity, Verdict, ZooKeeper, wait_until};
 
 use super::debian;
 use crate::common::{TEST_TIMEOUT, path};
@@ -91,6 +91,32 @@ fn memory_and_log_contain_no_password_and_no_key_file() {
     }
 }
 
+/// Whoever has the password of a session can take it over, and its locks with it.
+#[test]
+fn memory_contains_the_password_of_a_session_once_and_no_longer_than_the_session() {
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let password = Arc::clone(&seen);
+    proxy.hook(move |way, frame| {
+        // The answer to the handshake: protocol, timeout, session, the length of the password, and the password.
+        if way == Direction::ToClient && frame.len() == 37 && password.lock().unwrap().is_empty() {
+            password.lock().unwrap().extend_from_slice(&frame[20..36]);
+        }
+        Verdict::Forward
+    });
+    let options = Certificates::shared().write("plain.options", "connect.timeout = 60000\n");
+    let mut child = Searched::start_at(&proxy.address(), &options.display().to_string());
+    child.wait_for("connected");
+    let bytes = seen.lock().unwrap().clone();
+    assert_eq!(bytes.len(), 16);
+    // Freed memory begins with data of the allocator, so the search looks for the second half.
+    let password = [Secret { name: "the password of the session", bytes: bytes[8..].to_vec() }];
+    assert_eq!(child.find(&password).len(), 1, "{:?}", child.find(&password));
+    child.goes_on();
+    child.wait_for("closed");
+    assert_eq!(child.find(&password), [""; 0]);
+}
+
 /// The password, and the key in each form that a copy of its file or a decoder can have. Freed memory begins with data
 /// of the allocator, so each secret leaves the first bytes of such a copy out.
 fn secrets_of(key: &str) -> [Secret; 5] {
@@ -115,9 +141,13 @@ struct Searched {
 
 impl Searched {
     fn start(options: &str) -> Self {
+        Self::start_at(&debian().tls_address(), options)
+    }
+
+    fn start_at(address: &str, options: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "tls::secrets::child", "--ignored", "--nocapture", "--test-threads=1"])
-            .env(ENVIRONMENT, format!("{} {options}", debian().tls_address()))
+            .env(ENVIRONMENT, format!("{address} {options}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -156,8 +186,8 @@ impl Searched {
             if memory.read_exact_at(&mut bytes, start).is_err() {
                 continue;
             }
-            for secret in secrets.iter().filter(|secret| contains(&bytes, &secret.bytes)) {
-                found.push(format!("{}: {mapping}", secret.name));
+            for secret in secrets {
+                found.extend((0..count(&bytes, &secret.bytes)).map(|_| format!("{}: {mapping}", secret.name)));
             }
         }
         found
@@ -170,16 +200,14 @@ impl Drop for Searched {
     }
 }
 
-fn contains(bytes: &[u8], part: &[u8]) -> bool {
-    let mut rest = bytes;
+fn count(bytes: &[u8], part: &[u8]) -> usize {
+    let (mut rest, mut count) = (bytes, 0);
     while let Some(at) = rest.iter().position(|&byte| byte == part[0]) {
         rest = &rest[at..];
-        if rest.starts_with(part) {
-            return true;
-        }
+        count += usize::from(rest.starts_with(part));
         rest = &rest[1..];
     }
-    false
+    count
 }
 
 #[test]
