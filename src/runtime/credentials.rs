@@ -12,7 +12,7 @@ use zklock_core::path::quote;
 use zklock_core::session::Credentials;
 
 use super::callback::call_catching_panic;
-use super::file::read_regular_file;
+use super::file::{read_regular_file, warn_if_exposed};
 
 /// The maximum size of credentials, in bytes.
 pub(crate) const MAX_CREDENTIALS: usize = 64 * 1024;
@@ -54,6 +54,7 @@ impl CredentialSource {
             Self::Fixed(credentials) => Ok(credentials.clone()),
             Self::DigestFile(file) => {
                 let mut data = read_regular_file("auth.digest_file", file, MAX_CREDENTIALS)?;
+                warn_if_exposed("auth.digest_file", file);
                 remove_newline(&mut data);
                 if !is_digest(&data) {
                     return Err(Error::invalid(format!(

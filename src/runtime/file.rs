@@ -1,15 +1,19 @@
 //! Reads small files, such as option files or credential files. The code in this file does not interpret the bytes that
 //! it reads.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 use zklock_core::error::{Error, Result, Status};
 use zklock_core::path::quote;
-use zklock_process::resource_error;
+use zklock_process::{PerProcess, resource_error};
+
+use super::report;
+use super::sync::{Mutex, lock};
 
 /// Reads a regular file of at most `limit` bytes. The function refuses other files, because a pipe can block the caller
 /// and a device has no end. The file may contain a secret, so the function leaves no other copy of its content in
@@ -44,6 +48,23 @@ pub(crate) fn read_regular_file(what: &str, file: &Path, limit: usize) -> Result
     Ok(bytes)
 }
 
+/// The files about which this process has written a warning.
+static EXPOSED: PerProcess<Mutex<BTreeSet<PathBuf>>> = PerProcess::new(|| Mutex::new(BTreeSet::new()));
+
+/// Logs a warning, once for each file, if users other than the owner and the group may read a file with a secret, or if
+/// users other than the owner may replace its content. `what` names the kind of the file.
+pub(crate) fn warn_if_exposed(what: &str, file: &Path) {
+    let Ok(metadata) = std::fs::metadata(file) else { return };
+    let mode = metadata.permissions().mode() & 0o777;
+    if is_exposed(mode) && lock(EXPOSED.get()).insert(file.to_owned()) {
+        report::exposed_secret(what, file, mode);
+    }
+}
+
+const fn is_exposed(mode: u32) -> bool {
+    mode & 0o026 != 0
+}
+
 /// Reads at most `limit` bytes. `Read::read_to_end`, in contrast, would not erase the old buffer when it moves the
 /// bytes to a larger buffer.
 fn read_to_end(mut from: impl Read, expected: usize, limit: usize) -> io::Result<Zeroizing<Vec<u8>>> {
@@ -71,6 +92,16 @@ fn read_to_end(mut from: impl Read, expected: usize, limit: usize) -> io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_secrets_are_for_the_owner_and_the_readers_of_the_group() {
+        for mode in [0o400, 0o600, 0o640, 0o440, 0o700, 0o750] {
+            assert!(!is_exposed(mode), "{mode:o}");
+        }
+        for mode in [0o644, 0o604, 0o602, 0o660, 0o620, 0o666] {
+            assert!(is_exposed(mode), "{mode:o}");
+        }
+    }
 
     #[test]
     fn file_that_grows_while_it_is_read_is_read_to_its_end_or_limit() {

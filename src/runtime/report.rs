@@ -2,6 +2,7 @@
 //! writing thread holds no lock that other threads wait for. The core creates the log records, and the code in this
 //! file determines the text of each line. The code in this file does not decide when a line is written.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
@@ -45,6 +46,12 @@ pub(super) fn emit(record: &LogRecord, span: &mut Span) {
 /// Logs a warning that a client does not verify the identity of its servers.
 pub(super) fn unverified_servers() {
     warn!(target: SESSION, "servers are not verified, because tls.verify is none");
+}
+
+/// Logs a warning that other users may read or write a file with a secret.
+pub(super) fn exposed_secret(what: &str, file: &Path, mode: u32) {
+    let (file, mode) = (file.display(), format_args!("{mode:03o}"));
+    warn!(target: SESSION, what, %file, %mode, "other users may read or write a file that contains a secret");
 }
 
 fn line(record: &LogRecord) {

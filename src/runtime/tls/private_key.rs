@@ -14,6 +14,7 @@ use zklock_core::error::Result;
 
 use super::files::NamedFile;
 use super::provider;
+use crate::runtime::file::warn_if_exposed;
 
 /// The PEM label and the format of each kind of private key. The format is `None` for an encrypted key.
 const LABELS: [(&str, Option<KeyFormat>); 4] = [
@@ -54,7 +55,10 @@ pub(super) fn read_private_key(
     }
     let der = decode(section).ok_or_else(|| file.refuse("contains a private key that is not valid PEM"))?;
     let (format, der) = match format {
-        Some(format) => (format, der),
+        Some(format) => {
+            warn_if_exposed(file.option, file.path);
+            (format, der)
+        }
         None => (KeyFormat::Pkcs8, decrypt(file, &der, password)?),
     };
     let mut key = match format {

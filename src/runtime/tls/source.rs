@@ -24,7 +24,7 @@ use super::provider::provider;
 use super::settings::{TlsSettings, Verification};
 use super::stream::TlsStream;
 use super::verifier::{AnyCertificate, AnyName};
-use crate::runtime::file::read_regular_file;
+use crate::runtime::file::{read_regular_file, warn_if_exposed};
 use crate::runtime::report;
 use crate::runtime::sync::{Mutex, lock};
 
@@ -199,6 +199,7 @@ impl TlsSource {
         }
         let Some(file) = &self.settings.key_password_file else { return Ok(None) };
         let mut password = read_regular_file("tls.key_password_file", file, PASSWORD_LIMIT)?;
+        warn_if_exposed("tls.key_password_file", file);
         let length = password.len() - password.iter().rev().take_while(|byte| b"\r\n".contains(byte)).count();
         password.truncate(length);
         Ok(Some(KeyPassword { option: "tls.key_password_file", password }))

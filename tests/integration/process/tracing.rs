@@ -8,6 +8,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use zklock::internal::{LogDispatch, set_log_handler};
-use zklock::{Owner, Status};
+use zklock::{Config, Owner, Status};
 use zklock_test_support::{Proxy, ZooKeeper, wait_until};
 
 type Fields = BTreeMap<&'static str, String>;
@@ -248,6 +249,35 @@ fn connections_and_requests_are_logged() {
     assert!(ops.contains(&"Create2") || ops.contains(&"Create") || ops.contains(&"Multi"), "{ops:?}");
     assert!(ops.contains(&"Delete"), "{ops:?}");
     assert!(listener.lines().iter().any(|line| message(line) == "answer" && line.fields.contains_key("took_us")));
+}
+
+#[test]
+fn a_file_with_a_secret_that_others_may_read_or_write_is_logged_once() {
+    let listener = listener();
+    let directory = std::env::temp_dir().join(format!("zklock-exposed-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    for (name, content, mode, lines) in [
+        ("readable", "auth.digest = alice:secret", 0o644, 1),
+        ("writable", "tls.key_password = secret", 0o602, 1),
+        ("closed", "auth.digest = alice:secret", 0o640, 0),
+        ("public", "session.timeout = 5000", 0o666, 0),
+    ] {
+        let file = directory.join(name);
+        std::fs::write(&file, content).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        for _ in 0..2 {
+            Config::new().load(&file).unwrap();
+        }
+        let is_of_file =
+            |line: &&CapturedEvent| line.fields.get("file").is_some_and(|is| *is == file.display().to_string());
+        let found: Vec<CapturedEvent> = listener.lines().iter().filter(is_of_file).cloned().collect();
+        assert_eq!(found.len(), lines, "{name}: {found:?}");
+        for line in &found {
+            assert_eq!(message(line), "other users may read or write a file that contains a secret");
+            assert_eq!((line.level, &*line.fields["mode"]), (Some(Level::WARN), &*format!("{mode:03o}")));
+        }
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]
