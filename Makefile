@@ -118,7 +118,7 @@ shake: test-build ## run the tests N=5 times under the conditions of other machi
 
 # Checks the exact time limits, as tests/README.md explains.
 verify: export ZKLOCK_EXACT_LIMITS = 1
-verify: setup-verify test check deny models test-support test-tools test-sim build test-install test-wheels test-static test-deb test-pages test-go docs test-bench test-chaos test-fuzz ## run all tests and checks, as before a release (45 minutes)
+verify: setup-verify test check deny models test-support test-tools test-sim build test-install test-wheels test-static test-deb test-pages test-go docs test-bench test-chaos test-fuzz asan tls-providers ## run all tests and checks, as before a release (an hour)
 
 SEEDS ?= 100000
 sim: ## run 100,000 simulated schedules (SEEDS=n), or print the events of one (SEED=n)

@@ -297,12 +297,17 @@ impl Config {
         self
     }
 
+    /// Returns the source of the TLS configuration, or `None` if the client does not use TLS.
+    pub(crate) fn tls_source(&self) -> Option<TlsSource> {
+        TlsSource::new(&self.tls)
+    }
+
     /// Returns the inputs that a client must load before each attempt to connect.
     pub(crate) fn attempt_inputs(&self) -> AttemptInputs {
         let digest = self.digest.clone().map(CredentialSource::Fixed);
         let file = self.digest_file.clone().map(CredentialSource::DigestFile);
         let credentials = digest.into_iter().chain(file).chain(self.auth.iter().cloned()).collect();
-        AttemptInputs::new(credentials, TlsSource::new(&self.tls))
+        AttemptInputs::new(credentials, self.tls_source())
     }
 
     pub(crate) fn session(&self) -> SessionConfig {

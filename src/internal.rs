@@ -43,6 +43,11 @@ pub fn set_event_notifier(config: &mut Config, notifier: impl Fn(EventSource) + 
     config.set_event_notifier(notifier);
 }
 
+/// Reads the files of TLS that a config names, as a client does before it connects.
+pub fn load_tls_files(config: &Config) -> Result<()> {
+    config.tls_source().map_or(Ok(()), |source| source.load())
+}
+
 /// Returns the event source of a client. The config's notifier receives the same event source.
 pub fn event_source(client: &Client) -> Result<EventSource> {
     client.event_source()

@@ -12,6 +12,7 @@
 pub mod abi;
 mod choices;
 pub mod engine;
+pub mod files;
 pub mod names;
 pub mod proto;
 pub mod standalone;
@@ -23,6 +24,7 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("proto", proto::run),
     ("names", names::run),
+    ("files", files::run),
     ("engine", engine::run),
     ("standalone", standalone::run),
     ("abi", abi::run),

@@ -29,6 +29,13 @@ pub(super) struct EnsembleConfig {
     entries: Vec<Entry>,
 }
 
+/// Checks data of the node `/zookeeper/config`. Returns the reason if the data is not a configuration. Only the fuzzer uses
+/// this function.
+#[doc(hidden)]
+pub fn check_ensemble_config(data: &[u8]) -> Result<(), String> {
+    EnsembleConfig::parse(data).map(drop)
+}
+
 /// The addresses of one server for clients. An address is `None` if the configuration does not contain it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {

@@ -36,8 +36,8 @@ use std::time::Duration;
 
 pub use connect_string::{ConnectString, Server};
 pub use credentials::Credentials;
-pub use ensemble_config::ClientPorts;
 use ensemble_config::Follower;
+pub use ensemble_config::{ClientPorts, check_ensemble_config};
 pub use inputs::ConnectionEvent;
 pub(crate) use large_requests::TooLarge;
 use large_requests::{LargeRequests, WatchBatch};
