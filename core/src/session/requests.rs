@@ -369,7 +369,7 @@ fn is_list(op: OpCode) -> bool {
     matches!(op, OpCode::GetChildren | OpCode::GetChildren2)
 }
 
-/// Returns the number of children in the answer to a list request. The number is at the begin of the answer.
+/// Returns the number of children in the answer to a list request. The number is at the beginning of the answer.
 fn listed_count(op: OpCode, body: &[u8]) -> Option<usize> {
     let (count, _) = body.split_first_chunk().filter(|_| is_list(op))?;
     usize::try_from(i32::from_be_bytes(*count)).ok()

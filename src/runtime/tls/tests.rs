@@ -434,7 +434,7 @@ fn certificates_with_other_kinds_of_keys_and_names_are_refused_with_the_reason()
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A server that resumes a TLS session sends no certificate. Trust ends all the same with the first of the certificate, the
+/// A server that resumes a TLS session sends no certificate. Trust nevertheless ends with the first of the certificate, the
 /// certificate of an intermediate authority, and a revocation list.
 #[test]
 fn a_resumed_session_ends_with_the_certificate_and_with_the_revocation_list() {

@@ -91,7 +91,7 @@ fn memory_and_log_contain_no_password_and_no_key_file() {
     }
 }
 
-/// Whoever has the password of a session can take it over, and its locks with it.
+/// A program with the password of a session can take over the session and its locks.
 #[test]
 fn memory_contains_the_password_of_a_session_once_and_no_longer_than_the_session() {
     let proxy = Proxy::start(&ZooKeeper::shared().address());
