@@ -2,7 +2,6 @@
 //! ends, wait for a limited time and repeat this, or await the call as a future. The code in this file does not depend
 //! on locks. A call collects the engines' answers, and a closure converts them to the result of the call.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tracing::Span;
 use zklock_core::engine::Answer;
-use zklock_core::error::{Error, Result, Status};
+use zklock_core::error::Result;
 
 use crate::future::WakerRegistration;
 use crate::runtime::{Hook, PendingOp, refuse_in_callback, run_hook};
@@ -24,8 +23,8 @@ use crate::span;
 /// This value is also a future, which any executor can poll. The future resolves to the result of [`wait`](Self::wait).
 #[must_use = "a call reports its errors only if the program waits for it or awaits it; drop the call to ignore its errors"]
 pub struct Call<T> {
-    calls: RefCell<Vec<CallState>>,
-    convert: Box<dyn Fn(Vec<Answer>) -> Result<T> + Send>,
+    calls: Vec<PendingOp>,
+    convert: Box<dyn Fn(Vec<Answer>) -> Result<T> + Send + Sync>,
     awaiting: WakerRegistration,
     /// The `tracing` span of the call.
     span: Span,
@@ -33,15 +32,8 @@ pub struct Call<T> {
     waits_for_others: bool,
 }
 
-enum CallState {
-    Pending(PendingOp),
-    Answered(Result<Answer>),
-    Taken,
-}
-
 impl<T> Call<T> {
-    pub(crate) fn new(pending: Vec<PendingOp>, take: impl Fn(Vec<Answer>) -> Result<T> + Send + 'static) -> Self {
-        let calls = RefCell::new(pending.into_iter().map(CallState::Pending).collect());
+    pub(crate) fn new(calls: Vec<PendingOp>, take: impl Fn(Vec<Answer>) -> Result<T> + Send + Sync + 'static) -> Self {
         let (awaiting, span) = (WakerRegistration::default(), Span::none());
         Self { calls, convert: Box::new(take), awaiting, span, waits_for_others: false }
     }
@@ -65,8 +57,8 @@ impl<T> Call<T> {
         }
     }
 
-    /// Waits for at most `slice`. Returns `None` if the call has not ended. After this method has returned a result,
-    /// the program must not call the method again.
+    /// Waits for at most `slice`. Returns `None` if the call has not ended. After the call has ended, this method returns
+    /// the same result each time, to any number of threads.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<T>> {
         if self.waits_for_others
             && !self.is_over()
@@ -75,19 +67,10 @@ impl<T> Call<T> {
             return Some(Err(error));
         }
         let end = Instant::now().checked_add(slice);
-        let mut answers = self.calls.borrow_mut();
-        for answered in answers.iter_mut() {
-            if let CallState::Pending(pending) = answered {
-                let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-                *answered = CallState::Answered(pending.wait_for(left)?);
-            }
-        }
+        let left = || end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         // If several requests failed, this method reports the first failure.
-        let taken = answers.iter_mut().map(|answered| match std::mem::replace(answered, CallState::Taken) {
-            CallState::Answered(answer) => answer,
-            CallState::Pending(_) | CallState::Taken => Err(Error::from(Status::Internal)),
-        });
-        let result = taken.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>().and_then(&self.convert);
+        let answers = self.calls.iter().map(|pending| pending.wait_for(left())).collect::<Option<Vec<_>>>()?;
+        let result = answers.into_iter().collect::<Result<Vec<_>>>().and_then(&self.convert);
         span::record_outcome(&self.span, &result);
         Some(result)
     }
@@ -95,25 +78,20 @@ impl<T> Call<T> {
     /// Returns whether the call has ended. After this method has returned true, the next [`wait_for`](Self::wait_for)
     /// does not wait.
     pub fn is_over(&self) -> bool {
-        self.calls.borrow().iter().all(|answered| match answered {
-            CallState::Pending(pending) => pending.is_over(),
-            CallState::Answered(_) | CallState::Taken => true,
-        })
+        self.calls.iter().all(PendingOp::is_over)
     }
 
     /// Calls `hook` once when the call has ended. The rules of [`Acquiring::on_done`](crate::Acquiring::on_done) apply
     /// to the hook.
     pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
-        let answers = self.calls.borrow();
-        let running: Vec<&PendingOp> = answers.iter().filter_map(CallState::pending).collect();
         let last = Arc::new(CompletionCounter {
-            left: AtomicUsize::new(running.len()),
+            left: AtomicUsize::new(self.calls.len()),
             hook: Mutex::new(Some(Box::new(hook))),
         });
-        if running.is_empty() {
+        if self.calls.is_empty() {
             last.run();
         }
-        running.into_iter().try_for_each(|pending| {
+        self.calls.iter().try_for_each(|pending| {
             let last = Arc::clone(&last);
             pending.on_done(Box::new(move || last.count_down()))
         })
@@ -136,12 +114,6 @@ impl<T> Future for Call<T> {
         let poll = waker.poll(cx, end, |hook| this.on_done(hook));
         this.awaiting = waker;
         poll
-    }
-}
-
-impl CallState {
-    fn pending(&self) -> Option<&PendingOp> {
-        if let Self::Pending(pending) = self { Some(pending) } else { None }
     }
 }
 

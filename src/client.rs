@@ -449,7 +449,7 @@ impl Client {
     fn start_node_request<T>(
         &self,
         task: NodeRequest,
-        take: impl Fn(Answer) -> Result<T> + Send + 'static,
+        take: impl Fn(Answer) -> Result<T> + Send + Sync + 'static,
     ) -> Result<Call<T>> {
         self.inner.check_open()?;
         let pending = self.inner.start_op(|engine, now| engine.start_node_request(now, task))?;
@@ -684,7 +684,7 @@ impl Connecting {
     }
 
     /// Waits for at most `slice` until the client has a session. Returns `None` if the client is still connecting.
-    /// After this method has returned a result, the program must not call it again.
+    /// After the attempt has ended, this method returns the same result each time, to any number of threads.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<Client>> {
         let answer = self.call.wait_for(slice)?;
         span::record_outcome(&self.span, &answer);

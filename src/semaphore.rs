@@ -4,8 +4,8 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -40,6 +40,14 @@ pub struct Leases {
     client_lock: Arc<ClientLock>,
     owner: Owner,
     quantity: i32,
+    /// All values for the same leases share this value. The last of them releases the leases.
+    release: Arc<ReleaseOnDrop>,
+}
+
+/// Releases leases when it is dropped, unless the program has released them.
+struct ReleaseOnDrop {
+    client_lock: Arc<ClientLock>,
+    owner: Owner,
     is_released: AtomicBool,
 }
 
@@ -103,7 +111,7 @@ impl Semaphore {
             awaiting: WakerRegistration::default(),
             client_lock: Arc::clone(&self.client_lock),
             quantity,
-            is_taken: AtomicBool::new(false),
+            returned: Mutex::default(),
         })
     }
 
@@ -218,10 +226,7 @@ impl Leases {
     /// Starts releasing the leases without blocking. If `confirmed` is false, [`Call::wait`] returns at once, and the
     /// library deletes the nodes in the background.
     pub fn start_release(&self, confirmed: bool) -> Result<Call<()>> {
-        let span = span::release(self.client_lock.path(), self.owner, confirmed);
-        let pending = self.client_lock.release(self.owner, confirmed)?;
-        self.is_released.store(true, Ordering::Relaxed);
-        Ok(Call::new(vec![pending], |_| Ok(())).within(span))
+        self.release.start(confirmed)
     }
 
     /// Returns true if the leases are held and safe at this moment. The leases are safe if, according to the clock of
@@ -320,11 +325,20 @@ impl Leases {
     }
 }
 
-impl Drop for Leases {
+impl ReleaseOnDrop {
+    fn start(&self, confirmed: bool) -> Result<Call<()>> {
+        let span = span::release(self.client_lock.path(), self.owner, confirmed);
+        let pending = self.client_lock.release(self.owner, confirmed)?;
+        self.is_released.store(true, Ordering::Relaxed);
+        Ok(Call::new(vec![pending], |_| Ok(())).within(span))
+    }
+}
+
+impl Drop for ReleaseOnDrop {
     fn drop(&mut self) {
         if !self.is_released.load(Ordering::Relaxed) {
             // This call fails if the client is closed. A closed client has no leases to release.
-            let _ = self.start_release(false);
+            let _ = self.start(false);
         }
     }
 }
@@ -341,7 +355,8 @@ pub struct AcquiringLeases {
     awaiting: WakerRegistration,
     client_lock: Arc<ClientLock>,
     quantity: i32,
-    is_taken: AtomicBool,
+    /// The leases, after a method has returned them, for as long as the program keeps a value for them.
+    returned: Mutex<Option<Weak<ReleaseOnDrop>>>,
 }
 
 impl AcquiringLeases {
@@ -355,11 +370,13 @@ impl AcquiringLeases {
         }
     }
 
-    /// Waits for at most `slice`, and returns the leases. Returns `None` if the acquire is still running. The method
-    /// returns the leases only once: a later call fails with INVALID. If a handler makes the call while the acquire
-    /// still runs, the call fails with DEADLOCK, unless `slice` or the timeout of the acquire is zero.
+    /// Waits for at most `slice`, and returns the leases. Returns `None` if the acquire is still running. After the
+    /// acquire has ended, this method returns the same result each time, to any number of threads. The values that it
+    /// returns share the leases, and the library releases the leases when the last of them is dropped. If a handler
+    /// makes the call while the acquire still runs, the call fails with DEADLOCK, unless `slice` or the timeout of the
+    /// acquire is zero.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<Leases>> {
-        self.operation.wait_for(slice, true).map(|result| result.and_then(|()| self.take()))
+        self.operation.wait_for(slice, true).map(|result| result.and_then(|()| self.leases()))
     }
 
     /// Waits for at most `slice`. Returns the result of the acquire, or `None` if the acquire is still running. This
@@ -386,16 +403,16 @@ impl AcquiringLeases {
         self.operation.abandon();
     }
 
-    fn take(&self) -> Result<Leases> {
-        if self.is_taken.swap(true, Ordering::Relaxed) {
-            return Err(Error::invalid("the leases of this acquire were already taken"));
-        }
-        Ok(Leases {
-            client_lock: Arc::clone(&self.client_lock),
-            owner: self.operation.owner().ok_or(Status::Internal)?,
-            quantity: self.quantity,
-            is_released: AtomicBool::new(false),
-        })
+    fn leases(&self) -> Result<Leases> {
+        let (client_lock, owner) = (&self.client_lock, self.operation.owner().ok_or(Status::Internal)?);
+        let mut returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner);
+        let release = returned.as_ref().and_then(Weak::upgrade).unwrap_or_else(|| {
+            // If the program has dropped all values for the leases, the leases are released.
+            let is_released = AtomicBool::new(returned.is_some());
+            Arc::new(ReleaseOnDrop { client_lock: Arc::clone(client_lock), owner, is_released })
+        });
+        *returned = Some(Arc::downgrade(&release));
+        Ok(Leases { client_lock: Arc::clone(client_lock), owner, quantity: self.quantity, release })
     }
 }
 

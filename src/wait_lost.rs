@@ -6,7 +6,7 @@
 //! The waiting thread itself compares the session lease with the clock, so the wait does not depend on other threads.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use zklock_core::engine::{Answer, HoldView, LockId, OpId, Owner};
@@ -29,6 +29,8 @@ type View = dyn Fn() -> Result<Option<HoldView>> + Send + Sync;
 pub struct WaitLost {
     signal: Arc<LossSignal>,
     view: Box<View>,
+    /// How the wait has ended, as the first thread to ask has found it.
+    result: OnceLock<Result<()>>,
     path: Arc<str>,
     hold_waits: Vec<CancelOnDrop>,
     epoch: ForkEpoch,
@@ -48,8 +50,15 @@ struct State {
 
 impl AnswerHandler for LossSignal {
     fn on_answer(self: Arc<Self>, _: OpId, answer: Result<Answer>) {
+        self.end(answer.map(drop));
+    }
+}
+
+impl LossSignal {
+    /// Ends the wait, unless it has already ended.
+    fn end(&self, answer: Result<()>) {
         let mut state = self.state.lock();
-        state.answer.get_or_insert_with(|| answer.map(drop));
+        state.answer.get_or_insert(answer);
         let hooks = std::mem::take(&mut state.hooks);
         drop(state);
         self.state.notify();
@@ -83,9 +92,10 @@ impl WaitLost {
     ) -> Result<Self> {
         // If the owner has no hold, or if the hold is already unsafe, `safe_duration` below reports this.
         let (signal, view, path) = (Arc::<LossSignal>::default(), Box::new(view), Arc::clone(path));
-        let mut wait = Self { signal, view, path, hold_waits: Vec::new(), epoch: ForkEpoch::current() };
+        let mut wait =
+            Self { signal, view, result: OnceLock::new(), path, hold_waits: Vec::new(), epoch: ForkEpoch::current() };
         match wait.safe_duration()? {
-            None => wait.signal.state.lock().answer = Some(Ok(())),
+            None => wait.signal.end(Ok(())),
             Some(_) => {
                 for (shell, lock) in client_locks {
                     let signal = Arc::clone(&wait.signal) as Arc<dyn AnswerHandler>;
@@ -98,7 +108,8 @@ impl WaitLost {
         Ok(wait)
     }
 
-    /// Waits for at most `slice`. Returns `Ok` if the hold is no longer safe, and `None` if the hold is still safe.
+    /// Waits for at most `slice`. Returns `Ok` if the hold is no longer safe, and `None` if the hold is still safe. After
+    /// the wait has ended, this method returns the same result each time, to any number of threads.
     ///
     /// Errors: NOT_OWNER if the hold is released during the wait; CLOSED, FORKED.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
@@ -108,19 +119,17 @@ impl WaitLost {
             if let Err(forked) = self.epoch.check() {
                 return Some(Err(forked));
             }
-            if let Some(answer) = self.signal.state.lock().answer.clone() {
-                return Some(match answer {
-                    Ok(()) => Ok(()),
-                    Err(error) if error.status() == Status::Lost => Ok(()),
-                    // If the program has closed the lock, this method reports the lock's own error instead of the error
-                    // of one of its client locks.
-                    Err(error) => (self.view)().and(Err(error)),
-                });
+            let answer = self.signal.state.lock().answer.clone();
+            if let Some(answer) = answer {
+                return Some(self.result.get_or_init(|| self.result_of(answer)).clone());
             }
             let safe_for = match self.safe_duration() {
                 Ok(Some(safe_for)) => safe_for,
-                Ok(None) => return Some(Ok(())),
-                Err(error) => return Some(Err(error)),
+                unsafe_or_gone => {
+                    // From now on, the wait has ended, even if the hold becomes safe again.
+                    self.signal.end(unsafe_or_gone.map(drop));
+                    continue;
+                }
             };
             let left = end - now();
             if left.is_zero() {
@@ -146,6 +155,16 @@ impl WaitLost {
         drop(state);
         run_hook(Box::new(hook));
         Ok(())
+    }
+
+    fn result_of(&self, answer: Result<()>) -> Result<()> {
+        match answer {
+            Err(error) if error.status() == Status::Lost => Ok(()),
+            // If the program has closed the lock, this method reports the lock's own error instead of the error of one
+            // of its client locks.
+            Err(error) => (self.view)().and(Err(error)),
+            Ok(()) => Ok(()),
+        }
     }
 
     /// Returns how long the hold remains safe according to the lease clock, or `None` if the hold is not safe now.

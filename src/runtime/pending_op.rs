@@ -15,7 +15,7 @@ use super::clock;
 use super::shell::{AnswerHandler, Shell};
 use super::sync::Monitor;
 
-/// Keeps the answer of one operation until the waiting thread takes it.
+/// Keeps the answer of one operation. Any number of threads can wait for it, and each receives the same answer.
 #[derive(Default)]
 pub(super) struct AnswerSlot {
     state: Monitor<AnswerSlotState>,
@@ -24,8 +24,6 @@ pub(super) struct AnswerSlot {
 #[derive(Default)]
 struct AnswerSlotState {
     answer: Option<Result<Answer>>,
-    /// True after the answer has arrived. The waiting thread may already have taken the answer.
-    is_over: bool,
     /// Hooks that must run when the answer has arrived.
     hooks: Vec<Hook>,
 }
@@ -34,7 +32,6 @@ impl AnswerHandler for AnswerSlot {
     fn on_answer(self: Arc<Self>, _: OpId, answer: Result<Answer>) {
         let mut state = self.state.lock();
         state.answer = Some(answer);
-        state.is_over = true;
         let hooks = std::mem::take(&mut state.hooks);
         drop(state);
         self.state.notify();
@@ -47,11 +44,11 @@ impl AnswerSlot {
     pub(super) fn wait(&self, limit: Duration) -> Option<Result<Answer>> {
         let limit = (limit < Duration::MAX).then_some(limit);
         let state = self.state.lock();
-        self.state.wait_while(state, limit, |state| state.answer.is_none()).answer.take()
+        self.state.wait_while(state, limit, |state| state.answer.is_none()).answer.clone()
     }
 }
 
-/// A started operation. The caller has not taken the answer of the operation yet.
+/// A started operation, which keeps its answer.
 pub(crate) struct PendingOp {
     pub(super) shell: Arc<Shell>,
     pub(super) op: OpId,
@@ -81,7 +78,7 @@ impl PendingOp {
     pub(crate) fn on_done(&self, hook: Hook) -> Result<()> {
         self.shell.check_process()?;
         let mut state = self.slot.state.lock();
-        if !state.is_over {
+        if state.answer.is_none() {
             state.hooks.push(hook);
             return Ok(());
         }
@@ -90,10 +87,9 @@ impl PendingOp {
         Ok(())
     }
 
-    /// Returns true if the answer has arrived or was already taken, or if it can never arrive because this process is a
-    /// forked child.
+    /// Returns true if the answer has arrived, or if it can never arrive because this process is a forked child.
     pub(crate) fn is_over(&self) -> bool {
-        self.shell.check_process().is_err() || self.slot.state.lock().is_over
+        self.shell.check_process().is_err() || self.slot.state.lock().answer.is_some()
     }
 
     /// Waits for the answer. The waiting thread itself checks the deadline, so the wait does not depend on the I/O

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{TEST_TIMEOUT, assert_ends_at_limit, client, path, queue, raw, status, wait_for_queue};
-use zklock::{Acquiring, Client, Lock, Owner, Status};
+use zklock::{Acquiring, Client, Config, Lock, LockState, Owner, Status};
 use zklock_test_support::{ZooKeeper, wait_until};
 
 const NO_WAIT: Duration = Duration::ZERO;
@@ -279,4 +279,69 @@ fn two_acquires_of_one_owner_do_not_wait_for_each_other() {
         wait_for_queue(&mut raw, &paths[0], 0);
         wait_for_queue(&mut raw, &paths[1], 0);
     }
+}
+
+/// Asks twice from each of several threads, some of which wait already. Each answer must be the same.
+#[track_caller]
+fn ask<T, R: Send + PartialEq + std::fmt::Debug>(
+    one: &T,
+    end: impl FnOnce(),
+    ask: impl Fn(&T, Duration) -> Option<R> + Sync,
+) -> R
+where
+    T: Sync,
+{
+    let (answers, ask) = (Mutex::new(Vec::new()), &ask);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| (0..2).for_each(|_| answers.lock().unwrap().push(ask(one, TEST_TIMEOUT))));
+        }
+        end();
+    });
+    let mut answers = answers.into_inner().unwrap();
+    answers.push(ask(one, NO_WAIT));
+    let first = answers[0].as_ref().expect("an answer");
+    assert!(answers.iter().all(|answer| answer.as_ref() == Some(first)), "{answers:?}");
+    answers.pop().unwrap().unwrap()
+}
+
+/// Several threads wait for one operation, and each asks again after its end.
+#[test]
+fn each_operation_gives_every_thread_the_same_answer_each_time() {
+    let (server, owner) = (ZooKeeper::shared(), Owner::task(7));
+    let connecting = Client::start_connect(&server.address(), &Config::new()).unwrap();
+    let session = ask(&connecting, || (), |one, slice| Some(one.wait_for(slice)?.unwrap().session_id().unwrap()));
+    assert_ne!(session, 0);
+
+    let nobody =
+        Client::start_connect("127.0.0.1:1", &Config::new().connect_timeout(Duration::from_millis(300))).unwrap();
+    let failed = ask(&nobody, || (), |one, slice| Some(one.wait_for(slice)?.unwrap_err().to_string()));
+    assert!(failed.contains("127.0.0.1:1"), "{failed}");
+
+    let client = client(&server.address());
+    let lock = client.mutex(&path("same")).unwrap();
+    let acquiring = lock.start_acquire(owner, None).unwrap();
+    assert!(ask(&acquiring, || (), |one, slice| Some(one.wait_for(slice)?.is_ok())));
+
+    let listing = lock.start_participants().unwrap();
+    let nodes = ask(&listing, || (), |one, slice| Some(one.wait_for(slice)?.unwrap()));
+    assert_eq!(nodes.len(), 1);
+
+    let semaphore = client.semaphore(&path("same-leases"), 2).unwrap();
+    let acquiring = semaphore.start_acquire(2, None).unwrap();
+    let kept = acquiring.wait_for(TEST_TIMEOUT).unwrap().unwrap();
+    let tokens = ask(&acquiring, || (), |one, slice| Some(one.wait_for(slice)?.unwrap().fencing_token().unwrap()));
+    assert_eq!(tokens, kept.fencing_token().unwrap());
+    // The last value releases the leases, and the acquire gives no leases that are held.
+    drop(kept);
+    let dropped = acquiring.wait_for(NO_WAIT).unwrap().unwrap();
+    assert_eq!((dropped.state().unwrap(), status(dropped.release())), (LockState::Free, Status::NotOwner));
+
+    let lost = lock.start_wait_lost(owner).unwrap();
+    let release = || lock.release_as(owner).unwrap();
+    let ended = ask(&lost, release, |one, slice| Some(one.wait_for(slice)?.unwrap_err().to_string()));
+    assert!(ended.starts_with(lock.path()), "{ended}");
+    lock.acquire_as(owner, None).unwrap();
+    lock.close().unwrap();
+    assert_eq!(lost.wait_for(NO_WAIT).unwrap().unwrap_err().to_string(), ended);
 }

@@ -4,6 +4,7 @@
 
 use std::ffi::{CString, c_char, c_int};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -46,7 +47,8 @@ struct CompletionFd(Mutex<Option<OnceWakeSocket>>);
 
 pub(crate) enum Work {
     Lock(Acquiring),
-    Leases(AcquiringLeases),
+    /// The flag is true after the program has taken the leases.
+    Leases(AcquiringLeases, AtomicBool),
     Request(Request),
 }
 
@@ -108,7 +110,8 @@ pub unsafe extern "C" fn zkl_semaphore_acquire_start(
         let out = unsafe { Output::new("op_out", op_out)? };
         let timeout = arg::timeout(timeout_ms)?;
         let quantity = positive(quantity)?;
-        out.set(insert(Work::Leases(handle::get(semaphore)?.start_acquire(quantity, timeout)?))?);
+        let acquiring = handle::get(semaphore)?.start_acquire(quantity, timeout)?;
+        out.set(insert(Work::Leases(acquiring, AtomicBool::new(false)))?);
         Ok(())
     })
 }
@@ -206,7 +209,7 @@ pub extern "C" fn zkl_check_may_wait() -> zkl_status {
 pub extern "C" fn zkl_op_cancel(op: *mut zkl_op) -> zkl_status {
     status(|| match &handle::get(op)?.work {
         Work::Lock(lock) => lock.cancel(),
-        Work::Leases(leases) => leases.cancel(),
+        Work::Leases(leases, _) => leases.cancel(),
         Work::Request(request) => {
             request.cancel();
             Ok(())
@@ -231,10 +234,13 @@ pub unsafe extern "C" fn zkl_op_leases(op: *mut zkl_op, leases_out: *mut *mut zk
         // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("leases_out", leases_out)? };
         let op = handle::get(op)?;
-        let Work::Leases(acquiring) = &op.work else {
+        let Work::Leases(acquiring, is_taken) = &op.work else {
             return Err(no_result("leases", "acquires leases"));
         };
         op.result()?;
+        if is_taken.swap(true, Ordering::Relaxed) {
+            return Err(Error::new(Status::Invalid, "the leases of this operation were already taken"));
+        }
         let leases = acquiring.wait_for(Duration::ZERO).ok_or_else(pending_error)??;
         out.set(handle::insert::<zkl_leases>(leases)?);
         Ok(())
@@ -551,7 +557,7 @@ impl OpObject {
     fn wait_and_keep(&self, slice: Duration) -> Option<Result<()>> {
         match &self.work {
             Work::Lock(lock) => lock.wait_for(slice),
-            Work::Leases(leases) => leases.look_for(slice),
+            Work::Leases(leases, _) => leases.look_for(slice),
             Work::Request(request) => request.wait_for(slice),
         }
     }
@@ -561,7 +567,7 @@ impl OpObject {
     fn peek_result(&self) -> Option<Result<()>> {
         match &self.work {
             Work::Lock(lock) => lock.look_for(Duration::ZERO),
-            Work::Leases(leases) => leases.look_for(Duration::ZERO),
+            Work::Leases(leases, _) => leases.look_for(Duration::ZERO),
             Work::Request(request) => request.wait_for(Duration::ZERO),
         }
     }
@@ -593,7 +599,7 @@ impl OpObject {
     pub(crate) fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
         match &self.work {
             Work::Lock(lock) => lock.on_done(hook),
-            Work::Leases(leases) => leases.on_done(hook),
+            Work::Leases(leases, _) => leases.on_done(hook),
             Work::Request(request) => {
                 request.on_done(hook);
                 Ok(())
@@ -604,7 +610,7 @@ impl OpObject {
     fn close(&self) {
         match &self.work {
             Work::Lock(lock) => lock.abandon(),
-            Work::Leases(leases) => leases.abandon(),
+            Work::Leases(leases, _) => leases.abandon(),
             Work::Request(request) => request.abandon(),
         }
         drop(self.descriptor.lock().take());

@@ -106,7 +106,7 @@ pub enum HoldToRelease {
 }
 
 /// The result of an operation that succeeded.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The operation succeeded and returns no value.
     Done,
