@@ -208,11 +208,15 @@ func (c *Client) freeOnClose(free func()) func() {
 	if !isOpen {
 		free()
 	}
+	// Only the first call frees the handle, unless the client has freed it already.
 	return func() {
 		c.mutex.Lock()
+		_, isKept := c.onClose[&free]
 		delete(c.onClose, &free)
 		c.mutex.Unlock()
-		free()
+		if isKept {
+			free()
+		}
 	}
 }
 

@@ -27,3 +27,10 @@ func BeforeFree(lock *Lock, call func()) {
 		free()
 	}
 }
+
+// HandlesOf returns the number of handles that the client frees when it closes.
+func HandlesOf(client *Client) int {
+	client.mutex.Lock()
+	defer client.mutex.Unlock()
+	return len(client.onClose)
+}

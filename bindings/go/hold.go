@@ -8,6 +8,7 @@ import "C"
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,12 +104,14 @@ func alreadyReleased(path string) error {
 // IsHeld reports whether the hold is certainly safe at this moment.
 func (h *Hold) IsHeld() bool {
 	h = orZero(h)
+	defer runtime.KeepAlive(h)
 	return !h.released.Load() && C.zkl_is_held_as(h.lock.handle(), C.uint64_t(h.owner)) == 1
 }
 
 // State returns the state of the hold.
 func (h *Hold) State() LockState {
 	h = orZero(h)
+	defer runtime.KeepAlive(h)
 	if h.released.Load() {
 		return LockFree
 	}
@@ -135,6 +138,7 @@ func (h *Hold) FencingToken() int64 {
 // with the same token but a smaller fencing pass than an earlier write.
 func (h *Hold) FencingPass() (int64, error) {
 	h = orZero(h)
+	defer runtime.KeepAlive(h)
 	if h.released.Load() {
 		return 0, alreadyReleased(h.lock.Path())
 	}
@@ -146,6 +150,7 @@ func (h *Hold) FencingPass() (int64, error) {
 // Remaining returns the time for which the hold stays safe even if no server answers, or 0 if it is not safe.
 func (h *Hold) Remaining() time.Duration {
 	h = orZero(h)
+	defer runtime.KeepAlive(h)
 	var left C.int64_t
 	if h.released.Load() || C.zkl_remaining_ms_as(h.lock.handle(), C.uint64_t(h.owner), &left) != C.ZKL_OK {
 		return 0
@@ -156,6 +161,7 @@ func (h *Hold) Remaining() time.Duration {
 // NodePath returns the path of this hold's node. For a multi-lock, the call fails with ErrInvalid.
 func (h *Hold) NodePath() (string, error) {
 	h = orZero(h)
+	defer runtime.KeepAlive(h)
 	if h.released.Load() {
 		return "", alreadyReleased(h.lock.Path())
 	}
@@ -174,6 +180,7 @@ func (h *Hold) Lost() <-chan struct{} {
 }
 
 func (h *Hold) watch() {
+	defer runtime.KeepAlive(h)
 	h.loss.watch(&h.released, func(out **C.zkl_op) C.zkl_status {
 		return C.zkl_wait_lost_start(h.lock.handle(), C.uint64_t(h.owner), out)
 	})

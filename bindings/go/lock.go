@@ -9,6 +9,7 @@ import "C"
 import (
 	"context"
 	"errors"
+	"runtime"
 	"runtime/cgo"
 	"sync"
 	"sync/atomic"
@@ -76,12 +77,22 @@ func (c *Client) newLock(path string, make func(path *C.char, out **C.zkl_lock) 
 }
 
 func (c *Client) addLock(lock *C.zkl_lock, path string) *Lock {
-	return &Lock{lock: lock, path: path, free: c.freeOnClose(func() { C.zkl_lock_free(lock) })}
+	return freeIfForgotten(&Lock{lock: lock, path: path, free: c.freeOnClose(func() { C.zkl_lock_free(lock) })})
+}
+
+// freeIfForgotten frees the lock when the program has dropped it, unless the lock has a hold: the garbage collector releases no
+// hold. A method that passes the handle to the library must keep the lock alive until the library returns.
+func freeIfForgotten(lock *Lock) *Lock {
+	runtime.SetFinalizer(lock, func(lock *Lock) {
+		if state := C.zkl_lock_state_in_process(lock.lock); state < 0 || state == C.ZKL_LOCK_FREE {
+			lock.Close()
+		}
+	})
+	return lock
 }
 
 // Multi returns a lock that acquires all given locks or none. Mutexes and read/write locks of one client join their queues in one
-// transaction. The multi-lock acquires all remaining locks, for example semaphore mutexes, one by one. The caller must free a
-// multi-lock with [Lock.Close].
+// transaction. The multi-lock acquires all remaining locks, for example semaphore mutexes, one by one.
 //
 // Two locks of one client must not have the same path. A multi-lock must also not contain two locks that have the same path and
 // belong to different clients of one ensemble: such a multi-lock would wait for itself.
@@ -120,7 +131,8 @@ func newMulti(locks []*Lock, make func(handles **C.zkl_lock, count C.size_t, out
 	if err := call(func() C.zkl_status { return make(&handles[0], C.size_t(len(locks)), &multi) }); err != nil {
 		return nil, err
 	}
-	return &Lock{lock: multi, path: path, free: func() { C.zkl_lock_free(multi) }, members: append([]*Lock(nil), locks...)}, nil
+	free := sync.OnceFunc(func() { C.zkl_lock_free(multi) })
+	return freeIfForgotten(&Lock{lock: multi, path: path, free: free, members: append([]*Lock(nil), locks...)}), nil
 }
 
 // Path returns the path of the lock, or the paths of the locks of a multi-lock.
@@ -141,7 +153,7 @@ func (l *Lock) handle() *C.zkl_lock {
 
 // Close frees the lock. Calls that wait for the lock fail with ErrClosed, and the library releases the holds of the lock. When a
 // program closes a client, the client closes its locks. A program therefore needs this method only for locks that it no longer
-// uses, and for multi-locks.
+// uses, and that have a hold. The garbage collector frees other locks that the program has dropped.
 //
 // Closing a multi-lock does not release its holds, because a hold of a multi-lock consists of holds of its members.
 // [Hold.Release] still releases the holds of the members, and then returns ErrClosed. Closing a member also closes the
@@ -212,6 +224,7 @@ func (l *Lock) acquireAs(ctx context.Context, owner uint64, tryOnce bool) (*Hold
 
 // SetData sets the data of the nodes that later acquires of this lock create. By default, the data is the address of this host.
 func (l *Lock) SetData(data []byte) error {
+	defer runtime.KeepAlive(l)
 	bytes := C.CBytes(data)
 	defer C.free(bytes)
 	return call(func() C.zkl_status { return C.zkl_lock_set_data(l.handle(), bytes, C.size_t(len(data))) })
@@ -220,6 +233,7 @@ func (l *Lock) SetData(data []byte) error {
 // SetLocalHandover allows goroutines of this program to pass a mutex to each other under the same node, at most maxPasses times
 // in a row.
 func (l *Lock) SetLocalHandover(maxPasses int) error {
+	defer runtime.KeepAlive(l)
 	count, err := int32Of("maxPasses", maxPasses)
 	if err != nil {
 		return err
@@ -230,6 +244,7 @@ func (l *Lock) SetLocalHandover(maxPasses int) error {
 // OnRevocation sets a function that the client calls on a new goroutine when another program asks the holder to release the lock.
 // With nil, the call removes the function.
 func (l *Lock) OnRevocation(handler func()) error {
+	defer runtime.KeepAlive(l)
 	return setRevocable(handler, func(handle C.uintptr_t) C.zkl_status {
 		return C.zklock_go_set_revocable(l.handle(), handle)
 	})
@@ -250,16 +265,19 @@ func setRevocable(handler func(), set func(handle C.uintptr_t) C.zkl_status) err
 // Participants asks the servers who holds the lock and who waits for it, in the order of the queue. For a read lock, the list
 // contains only readers, and for a write lock only writers.
 func (l *Lock) Participants(ctx context.Context) ([]Participant, error) {
+	defer runtime.KeepAlive(l)
 	return runForParticipants(ctx, l.Path(), func(out **C.zkl_op) C.zkl_status { return C.zkl_participants_start(l.handle(), out) })
 }
 
 // Queue asks the servers for all participants of a lock, readers and writers together.
 func (l *Lock) Queue(ctx context.Context) ([]Participant, error) {
+	defer runtime.KeepAlive(l)
 	return runForParticipants(ctx, l.Path(), func(out **C.zkl_op) C.zkl_status { return C.zkl_queue_start(l.handle(), out) })
 }
 
 // Waiting returns this program's pending acquires of this lock, and the reason why each acquire waits. The call sends no request.
 func (l *Lock) Waiting() ([]Wait, error) {
+	defer runtime.KeepAlive(l)
 	return waitingOf(func(handle C.uintptr_t) C.zkl_status { return C.zklock_go_waiting(l.handle(), handle) })
 }
 

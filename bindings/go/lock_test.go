@@ -1185,3 +1185,30 @@ func threads(t *testing.T) int64 {
 	}
 	return int64(len(entries))
 }
+
+func TestForgottenLocksAreFreedUnlessTheyAreHeld(t *testing.T) {
+	client := connect(t, shared.address)
+	path := freshPath()
+	// The program keeps no reference to the hold either.
+	acquire(t, newMutex(t, client, path))
+	for range make([]struct{}, 1000) {
+		_, semaphoreErr := client.Semaphore(path+"/semaphore", 1)
+		sides, rwErr := client.RWLock(path + "/rw")
+		if semaphoreErr != nil || rwErr != nil {
+			t.Fatal(semaphoreErr, rwErr)
+		}
+		if _, err := zklock.Multi(newMutex(t, client, path+"/mutex"), sides.Write); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if zklock.HandlesOf(client) < 1000 {
+		t.Fatal("the client does not free the handles when it closes")
+	}
+	waitUntil(t, func() bool {
+		runtime.GC()
+		return zklock.HandlesOf(client) == 1
+	})
+	if _, err := newMutex(t, client, path).TryAcquire(testContext(t)); !errors.Is(err, zklock.ErrTimeout) {
+		t.Fatalf("the forgotten hold has ended: %v", err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -71,7 +72,10 @@ func (c *Client) SemaphoreCounted(ctx context.Context, path, countPath string, i
 }
 
 func (c *Client) addSemaphore(semaphore *C.zkl_semaphore, path string) *Semaphore {
-	return &Semaphore{semaphore: semaphore, path: path, free: c.freeOnClose(func() { C.zkl_semaphore_free(semaphore) })}
+	s := &Semaphore{semaphore: semaphore, path: path, free: c.freeOnClose(func() { C.zkl_semaphore_free(semaphore) })}
+	// If the program drops the semaphore, its leases remain held.
+	runtime.SetFinalizer(s, (*Semaphore).Close)
+	return s
 }
 
 // Path returns the path of the semaphore.
@@ -112,6 +116,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, quantity int) (*Leases, erro
 }
 
 func (s *Semaphore) acquire(ctx context.Context, quantity int, tryOnce bool) (*Leases, error) {
+	defer runtime.KeepAlive(s)
 	count, err := int32Of("quantity", quantity)
 	if err != nil {
 		return nil, err
@@ -137,6 +142,7 @@ func (s *Semaphore) acquire(ctx context.Context, quantity int, tryOnce bool) (*L
 
 // SetData sets the data of the nodes that later acquires create. By default, the data is the address of this host.
 func (s *Semaphore) SetData(data []byte) error {
+	defer runtime.KeepAlive(s)
 	bytes := C.CBytes(data)
 	defer C.free(bytes)
 	return call(func() C.zkl_status { return C.zkl_semaphore_set_data(s.handle(), bytes, C.size_t(len(data))) })
@@ -145,6 +151,7 @@ func (s *Semaphore) SetData(data []byte) error {
 // OnRevocation sets a function that the client calls on a new goroutine when another program asks a holder to release its leases.
 // With nil, the call removes the function.
 func (s *Semaphore) OnRevocation(handler func()) error {
+	defer runtime.KeepAlive(s)
 	return setRevocable(handler, func(handle C.uintptr_t) C.zkl_status {
 		return C.zklock_go_semaphore_set_revocable(s.handle(), handle)
 	})
@@ -152,6 +159,7 @@ func (s *Semaphore) OnRevocation(handler func()) error {
 
 // Participants asks the servers for the holders of leases and for the programs that wait.
 func (s *Semaphore) Participants(ctx context.Context) ([]Participant, error) {
+	defer runtime.KeepAlive(s)
 	return runForParticipants(ctx, s.Path(), func(out **C.zkl_op) C.zkl_status {
 		return C.zkl_semaphore_participants_start(s.handle(), out)
 	})
@@ -159,6 +167,7 @@ func (s *Semaphore) Participants(ctx context.Context) ([]Participant, error) {
 
 // Waiting returns the acquires of this semaphore that wait in this program. The call sends no request.
 func (s *Semaphore) Waiting() ([]Wait, error) {
+	defer runtime.KeepAlive(s)
 	return waitingOf(func(handle C.uintptr_t) C.zkl_status { return C.zklock_go_semaphore_waiting(s.handle(), handle) })
 }
 
