@@ -300,7 +300,7 @@ where
     });
     let mut answers = answers.into_inner().unwrap();
     answers.push(ask(one, NO_WAIT));
-    let first = answers[0].as_ref().expect("an answer");
+    let first = answers[0].as_ref().unwrap();
     assert!(answers.iter().all(|answer| answer.as_ref() == Some(first)), "{answers:?}");
     answers.pop().unwrap().unwrap()
 }
