@@ -78,8 +78,11 @@ def another_place(run: Run) -> Iterator[None]:
 
 
 @contextmanager
-def blank_in_the_temporary_directory(run: Run) -> Iterator[None]:
-    with tempfile.TemporaryDirectory(prefix="zklock shake ") as directory:
+def long_temporary_directory(run: Run) -> Iterator[None]:
+    """A temporary directory whose path has blanks, is too long for a socket, and lies below one of another user."""
+    with tempfile.TemporaryDirectory(prefix="zklock shake ") as private:
+        directory = os.path.join(private, "a directory whose name is long " * 5)
+        os.mkdir(directory)
         # Some tests run programs of other users.
         os.chmod(directory, 0o1777)
         run.environment["TMPDIR"] = directory
@@ -102,7 +105,7 @@ CONDITIONS = [
     short_process_ids,
     ignored_interrupts,
     another_place,
-    blank_in_the_temporary_directory,
+    long_temporary_directory,
     another_order,
 ]
 

@@ -12,7 +12,7 @@ use zklock_core::path::quote;
 use zklock_core::session::Credentials;
 
 use crate::config::Config;
-use crate::runtime::{MAX_CREDENTIALS, Verification, is_digest, read_regular_file, warn_if_exposed};
+use crate::runtime::{MAX_CREDENTIALS, Verification, is_digest, quote_file, read_regular_file, warn_if_exposed};
 use crate::zookeeper_options::{self, Translation, is_pair};
 
 /// The maximum size of an options file, in bytes.
@@ -356,8 +356,7 @@ pub type FileOption = (String, Zeroizing<String>);
 pub fn read_options(file: impl AsRef<Path>) -> Result<Vec<FileOption>> {
     let file = file.as_ref();
     let bytes = read_regular_file("options file", file, FILE_LIMIT)?;
-    let options =
-        parse(&bytes).map_err(|why| Error::invalid(format!("options file {}{why}", quote(&file.to_string_lossy()))))?;
+    let options = parse(&bytes).map_err(|why| Error::invalid(format!("options file {}{why}", quote_file(file))))?;
     if options.iter().any(|(name, _)| ConfigOption::secret(name).is_some()) {
         warn_if_exposed("options file", file);
     }

@@ -1,6 +1,7 @@
 //! The whole process tree ends, whatever happens to the wrapper, the guardian and the processes of the tree.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -185,7 +186,7 @@ fn start_unprivileged(arguments: &[&str]) -> Running {
     }
     // Perhaps only root may read the repository, so the user gets a copy. Another process writes the copy: the children
     // of other tests would inherit a descriptor of this process, and Linux runs no file that is open for writing.
-    let copy = std::env::temp_dir().join(format!("zklock-{}", std::process::id()));
+    let copy = directory_for_all_users().join(format!("zklock-{}", std::process::id()));
     assert!(Command::new("install").args(["-m", "755", PROGRAM]).arg(&copy).status().unwrap().success());
     let mut call = program(copy.to_str().unwrap(), arguments).env("COMET", COMET);
     call.command().uid(65534).gid(65534).current_dir("/");
@@ -193,6 +194,13 @@ fn start_unprivileged(arguments: &[&str]) -> Running {
     wait_until(TEST_TIMEOUT, || call.processes().iter().any(|process| process.name == "zklock-guardian"));
     fs::remove_file(&copy).unwrap();
     call
+}
+
+/// Returns a directory for temporary files that every user can reach. Perhaps only root may enter the one of `TMPDIR`.
+fn directory_for_all_users() -> PathBuf {
+    let can_enter = |path: &Path| fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o001 != 0);
+    let all = [std::env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
+    all.into_iter().find(|directory| directory.ancestors().all(can_enter)).unwrap()
 }
 
 #[test]

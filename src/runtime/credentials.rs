@@ -12,7 +12,7 @@ use zklock_core::path::quote;
 use zklock_core::session::Credentials;
 
 use super::callback::call_catching_panic;
-use super::file::{read_regular_file, warn_if_exposed};
+use super::file::{quote_file, read_regular_file, warn_if_exposed};
 
 /// The maximum size of credentials, in bytes.
 pub(crate) const MAX_CREDENTIALS: usize = 64 * 1024;
@@ -41,7 +41,7 @@ impl CredentialSource {
     pub(super) fn name(&self) -> String {
         match self {
             Self::Fixed(Credentials { scheme, .. }) => format!("the credentials for {}", quote(scheme)),
-            Self::DigestFile(file) => format!("auth.digest_file {}", quote(&file.to_string_lossy())),
+            Self::DigestFile(file) => format!("auth.digest_file {}", quote_file(file)),
             Self::Callback { scheme, .. } => format!("the result of the auth callback for {}", quote(scheme)),
         }
     }

@@ -9,11 +9,20 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 use zklock_core::error::{Error, Result, Status};
-use zklock_core::path::quote;
 use zklock_process::{PerProcess, resource_error};
 
 use super::report;
 use super::sync::{Mutex, lock};
+
+/// Formats the path of a file for a message, in quotes. The function truncates the beginning of a very long path, and
+/// never the name of the file.
+pub(crate) fn quote_file(file: &Path) -> String {
+    const SHOWN: usize = 255;
+    let path = file.to_string_lossy();
+    let omitted = path.chars().count().saturating_sub(SHOWN);
+    let shown: String = path.chars().skip(omitted).collect();
+    format!("{}{shown:?}", if omitted > 0 { "..." } else { "" })
+}
 
 /// Reads a regular file of at most `limit` bytes. The function refuses other files, because a pipe can block the caller
 /// and a device has no end. The file may contain a secret, so the function leaves no other copy of its content in
@@ -24,7 +33,7 @@ use super::sync::{Mutex, lock};
 /// Errors: INVALID if the file cannot be read. EXHAUSTED if the process or the machine has no file descriptors left.
 /// The call blocks while it reads the file.
 pub(crate) fn read_regular_file(what: &str, file: &Path, limit: usize) -> Result<Zeroizing<Vec<u8>>> {
-    let name = format!("{what} {}", quote(&file.to_string_lossy()));
+    let name = format!("{what} {}", quote_file(file));
     let refuse = |why: &str| Error::invalid(format!("{name}: {why}"));
     let failed = |error: io::Error| match resource_error(&name, &error) {
         shortage if shortage.status() == Status::Exhausted => shortage,
@@ -101,6 +110,13 @@ mod tests {
         for mode in [0o644, 0o604, 0o602, 0o660, 0o620, 0o666] {
             assert!(is_exposed(mode), "{mode:o}");
         }
+    }
+
+    #[test]
+    fn the_name_of_a_file_with_a_long_path_is_shown() {
+        let long = format!("{}/{}", "/a b".repeat(1000), "x".repeat(250));
+        assert_eq!(quote_file(Path::new(&long)), format!("...\"/a b/{}\"", "x".repeat(250)));
+        assert_eq!(quote_file(Path::new("/a b")), "\"/a b\"");
     }
 
     #[test]

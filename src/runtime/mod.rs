@@ -46,7 +46,7 @@ pub use completion_queue::CompletionQueue;
 pub(crate) use credentials::{CredentialSource, MAX_CREDENTIALS, is_digest};
 pub use event_delivery::Listen;
 pub(crate) use event_delivery::{EventDelivery, EventHandler, HandlerId, RevocationHandler, Scope};
-pub(crate) use file::{read_regular_file, warn_if_exposed};
+pub(crate) use file::{quote_file, read_regular_file, warn_if_exposed};
 pub(crate) use io_thread::{is_driving_io, spawn_in_background};
 pub use log_handler::{LogDispatch, LogHandler, LogLine, LogValue, set_log_handler, set_log_level};
 pub(crate) use pending_op::PendingOp;

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import yaml
 from documentation import ROOT
 
 import zklock
-from conftest import Inspector, wait_until
+from conftest import LIMIT, Inspector, wait_until
 from server import ZooKeeper
 from test_examples import TARGET
 
@@ -126,14 +128,30 @@ def job(words: list[str], own: str, path: str, *replacement: str) -> list[str]:
     return [*words[1 : at - 1], path, "--", *replacement]
 
 
-def test_the_unit_is_ready_on_one_host_and_then_on_the_next(calls: Calls, path: str, tmp_path: Path) -> None:
+@pytest.fixture
+def managers() -> Iterator[list[tuple[str, socket.socket]]]:
+    """Two sockets like those of a service manager, each with its name. A socket that a failed test left open would fail
+    a later test.
+    """
+    with contextlib.ExitStack() as stack:
+        made = []
+        for _ in range(2):
+            # The path of a socket has at most 107 bytes, and a temporary directory may be longer.
+            name = f"zklock-{uuid.uuid4()}"
+            manager = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            manager.bind(f"\0{name}")
+            manager.settimeout(LIMIT)
+            made.append((f"@{name}", manager))
+        yield made
+
+
+def test_the_unit_is_ready_on_one_host_and_then_on_the_next(
+    calls: Calls, path: str, managers: list[tuple[str, socket.socket]]
+) -> None:
     arguments = job(shlex.split(unit()["ExecStart"]), "/services/scheduler", path, "sleep", "60")
     hosts = []
-    for number in range(2):
-        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        manager.bind(str(tmp_path / f"notify{number}"))
-        manager.settimeout(30)
-        host = calls.program(*arguments, NOTIFY_SOCKET=manager.getsockname())
+    for number, (name, manager) in enumerate(managers):
+        host = calls.program(*arguments, NOTIFY_SOCKET=name)
         hosts.append((host, manager))
         assert manager.recv(1000).decode() == f"STATUS=waiting for {path}"
         if number == 0:
@@ -144,12 +162,10 @@ def test_the_unit_is_ready_on_one_host_and_then_on_the_next(calls: Calls, path: 
         second_manager.recv(1000)
     first.terminate()
     assert (first_manager.recv(1000), first.wait(60)) == (b"STOPPING=1", 143)
-    second_manager.settimeout(30)
+    second_manager.settimeout(LIMIT)
     assert second_manager.recv(1000).decode().startswith("READY=1")
     second.terminate()
     assert second.wait(60) == 143
-    for _, manager in hosts:
-        manager.close()
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="this machine has no systemd")

@@ -52,6 +52,7 @@ impl Engine {
             is_lease_over: false,
             reported_state: ClientState::Connecting,
             is_closing: false,
+            has_failed_to_connect: false,
             last_id: 0,
             answers: VecDeque::new(),
             notifications: VecDeque::new(),
@@ -106,6 +107,12 @@ impl Engine {
     /// Returns whether the engine has credentials that it has not sent yet.
     pub fn has_credentials(&self) -> bool {
         self.session.has_credentials()
+    }
+
+    /// Returns whether [`connect`](Self::connect) has failed. The engine still makes attempts to connect until the shell
+    /// drops it, but the shell must not load inputs for them.
+    pub fn has_failed_to_connect(&self) -> bool {
+        self.has_failed_to_connect
     }
 
     /// Makes the engine send [`Command::Load`] before it leaves a server on purpose. The shell must call this method if

@@ -606,6 +606,7 @@ impl Engine {
         }
         self.timers.stop(Timer::Deadline(op));
         self.timers.stop(Timer::DeadlockCheck(op));
+        self.has_failed_to_connect |= matches!(kind, OpKind::Connect { .. }) && result.is_err();
         match &kind {
             // The engine returns new holds before other results. The sooner the program uses its lock, the sooner other
             // participants can acquire the lock.

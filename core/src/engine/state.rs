@@ -48,6 +48,8 @@ pub struct Engine {
     pub(super) reported_state: ClientState,
     /// True if the program is closing the client. In this case, the engine grants no locks.
     pub(super) is_closing: bool,
+    /// True if the operation of [`Engine::connect`] has failed. The program then drops the client.
+    pub(super) has_failed_to_connect: bool,
     pub(super) last_id: u64,
     pub(super) answers: VecDeque<(OpId, Result<Answer>)>,
     pub(super) notifications: VecDeque<Notification>,

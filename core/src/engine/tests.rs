@@ -925,3 +925,22 @@ fn deliberate_bugs_are_found() {
     Mutant::CheckWithoutSync.assert_found_by(one_attempt_lists_the_queue_after_a_sync);
     Mutant::CountWithoutSync.assert_found_by(one_attempt_counts_the_leases_after_a_sync);
 }
+
+/// A program that fails to connect drops the client, but perhaps only after the next attempt has begun.
+#[test]
+fn engine_reports_that_the_first_connect_has_failed() {
+    let mut peer = Peer::new("");
+    assert!(!peer.engine.has_failed_to_connect());
+    let connect = peer.engine.connect(NOW, NOW + Duration::from_secs(10));
+    peer.engine.loading_failed(NOW, &Error::new(Status::Auth, "sealed"), false);
+    assert!(!peer.engine.has_failed_to_connect(), "the next attempt may succeed");
+    peer.engine.loading_failed(NOW, &Error::new(Status::Auth, "sealed"), true);
+    assert_eq!(peer.answers().pop().unwrap().0, connect);
+    assert!(peer.engine.has_failed_to_connect());
+
+    let mut peer = Peer::new("");
+    peer.engine.connect(NOW, NOW + Duration::from_secs(10));
+    peer.connect();
+    peer.answer_all();
+    assert!(!peer.engine.has_failed_to_connect());
+}

@@ -68,10 +68,13 @@ impl Shell {
         Ok(())
     }
 
-    /// Returns whether the client may still connect. A forked child returns false without locking the state, because a
+    /// Returns whether the client may still connect. A client that has failed to connect must not call a program callback
+    /// again before the program drops it. A forked child returns false without locking the state, because a
     /// thread of the parent may hold the lock.
     fn wants_inputs(&self) -> bool {
-        let is_open = |state: MutexGuard<'_, State>| state.io_thread.is_some() && !state.has_failed;
+        let is_open = |state: MutexGuard<'_, State>| {
+            state.io_thread.is_some() && !state.has_failed && !state.engine.has_failed_to_connect()
+        };
         self.check_process().is_ok() && is_open(lock(&self.state))
     }
 

@@ -13,10 +13,9 @@ use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use zeroize::Zeroizing;
 use zklock_core::error::{Error, Result};
-use zklock_core::path::quote;
 
 use super::pem;
-use crate::runtime::file::read_regular_file;
+use crate::runtime::file::{quote_file, read_regular_file};
 
 /// The maximum size of a file, in bytes. Revocation lists are the longest files.
 const FILE_LIMIT: usize = 16 * 1024 * 1024;
@@ -76,7 +75,7 @@ impl NamedFile<'_> {
 
     /// Returns an INVALID error that names the option and the file. `why` says why the file is not usable.
     pub(super) fn refuse(self, why: &str) -> Error {
-        Error::invalid(format!("{} {}: {why}", self.option, quote(&self.path.to_string_lossy())))
+        Error::invalid(format!("{} {}: {why}", self.option, quote_file(self.path)))
     }
 
     /// Returns the path for use in a shell command, with quotes if necessary.

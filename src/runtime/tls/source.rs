@@ -24,7 +24,7 @@ use super::provider::provider;
 use super::settings::{TlsSettings, Verification};
 use super::stream::TlsStream;
 use super::verifier::{AnyCertificate, AnyName};
-use crate::runtime::file::{read_regular_file, warn_if_exposed};
+use crate::runtime::file::{quote_file, read_regular_file, warn_if_exposed};
 use crate::runtime::report;
 use crate::runtime::sync::{Mutex, lock};
 
@@ -179,10 +179,10 @@ impl TlsSource {
             Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
                 Ok(Some(Arc::new(certified_key)))
             }
-            Err(rustls::Error::InconsistentKeys(_)) => Err(key.refuse(&format!(
-                "does not belong to the first certificate of tls.cert {}",
-                zklock_core::path::quote(&cert.path.to_string_lossy())
-            ))),
+            Err(rustls::Error::InconsistentKeys(_)) => {
+                Err(key
+                    .refuse(&format!("does not belong to the first certificate of tls.cert {}", quote_file(cert.path))))
+            }
             Err(rustls::Error::InvalidCertificate(CertificateError::BadEncoding)) => {
                 Err(cert.refuse("begins with a certificate that is not valid X.509"))
             }

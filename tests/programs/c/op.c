@@ -315,14 +315,17 @@ static void cancel_ends_the_operation_and_deletes_its_node(void)
     zkl_lock_free(lock);
 }
 
-/* Operations time out at their deadlines without a waiting thread. */
-static void deadlines_are_kept_when_nobody_waits(void)
+/* Operations time out at their deadlines without a waiting thread. Returns false if an operation failed with ZKL_E_CONNECTION,
+ * because the server of a busy machine still owed the client an answer. */
+static bool operations_time_out(void)
 {
+    bool have_timed_out = true;
     zkl_lock *lock = new_mutex(client, fresh_path());
     enum { COUNT = 20 };
     zkl_op *ops[COUNT];
     int64_t starts[COUNT], limits[COUNT];
     bool ended[COUNT] = {false};
+    zkl_status results[COUNT];
     struct pollfd pollers[COUNT];
     OK(zkl_acquire(lock));
     for (int i = 0; i < COUNT; i++) {
@@ -337,9 +340,14 @@ static void deadlines_are_kept_when_nobody_waits(void)
         int64_t now = now_ms();
         for (int i = 0; i < COUNT; i++) {
             if (ended[i] || pollers[i].revents == 0) continue;
-            EXPECT(ZKL_E_TIMEOUT, zkl_op_result(ops[i]));
-            /* The first operation in the queue waits for the holder. The others may wait for it too. */
-            EXPECT_MESSAGE(i == 0 ? "held by" : "-lock-");
+            results[i] = zkl_op_result(ops[i]);
+            if (results[i] == ZKL_E_CONNECTION) {
+                have_timed_out = false;
+            } else {
+                EXPECT(ZKL_E_TIMEOUT, zkl_op_result(ops[i]));
+                /* The first operation in the queue waits for the holder. The others may wait for it too. */
+                EXPECT_MESSAGE(i == 0 ? "held by" : "-lock-");
+            }
             /* now_ms() rounds both times down. */
             CHECK(now - starts[i] >= limits[i] - 1 && now - starts[i] <= limits[i] + slack_ms());
             ended[i] = true;
@@ -348,13 +356,19 @@ static void deadlines_are_kept_when_nobody_waits(void)
         }
     }
     for (int i = 0; i < COUNT; i++) {
-        EXPECT(ZKL_E_TIMEOUT, zkl_op_wait(ops[i], 0));
-        EXPECT(ZKL_E_TIMEOUT, zkl_op_result(ops[i]));
+        EXPECT(results[i], zkl_op_wait(ops[i], 0));
+        EXPECT(results[i], zkl_op_result(ops[i]));
         zkl_op_free(ops[i]);
     }
     await_participants(lock, 1);
     OK(zkl_release(lock));
     zkl_lock_free(lock);
+    return have_timed_out;
+}
+
+static void deadlines_are_kept_when_nobody_waits(void)
+{
+    for (int64_t give_up = now_ms() + SOON; !operations_time_out();) CHECK(now_ms() < give_up);
 }
 
 /* If the program has received the result of an operation, the hold remains when the operation is freed. Otherwise the library
