@@ -3,6 +3,10 @@
 # All results are below target/. Only `make setup`, and the targets that depend on it, change the machine: they install Debian packages and print a message.
 
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
+# A make rule cannot quote a path with a blank.
+ifneq ($(words [$(CURDIR)] [$(CARGO_TARGET_DIR)]),2)
+$(error the path of the repository, or CARGO_TARGET_DIR, contains a blank ("$(CURDIR)", "$(CARGO_TARGET_DIR)"); move it to a path without blanks)
+endif
 VENV := $(CURDIR)/target/venv
 PYTHON := $(VENV)/bin/python
 CARGO_TEST := cargo test --quiet --locked

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 import run_tests
-from run_tests import Outcome, Program, PythonTests, RustProgram
+from run_tests import ROOT, Outcome, Program, PythonTests, RustProgram
 
 from conftest import LIMIT
 
@@ -155,3 +158,17 @@ def test_a_retry_that_runs_no_test_has_failed() -> None:
     failures = [program.failure(name, "", ["sh", "-c", command]) for name, command in commands.items()]
     assert run_tests.retry(failures) == 1
     assert [failure.name for failure in failures if failure.is_flaky] == ["one"]
+
+
+def test_make_refuses_a_path_with_a_blank(tmp_path: Path) -> None:
+    directory = tmp_path / "a blank"
+    directory.mkdir()
+    shutil.copy(ROOT / "Makefile", directory)
+    environment = {name: value for name, value in os.environ.items() if name != "CARGO_TARGET_DIR"}
+    done = subprocess.run(
+        ["make", "-n", "test"], cwd=directory, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "contains a blank" in done.stderr
+    assert str(directory) in done.stderr
+    assert done.stdout == ""
