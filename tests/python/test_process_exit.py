@@ -399,3 +399,32 @@ def test_a_subinterpreter(server: ZooKeeper, path: str, program: Callable[..., P
     running = program(SUBINTERPRETER, server.address, path)
     assert running.read_line() == "True"
     assert running.ends() == 0
+
+
+# The child leaves its lock behind, and ends without the handlers of atexit.
+FORKED = """
+import os, sys, warnings, zklock
+warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+def work():
+    client = zklock.Client(sys.argv[1], session_timeout=60)
+    client.mutex(sys.argv[2]).acquire()
+    print("held", flush=True)
+    os._exit(7)
+child = os.fork()
+if child == 0:
+    if sys.argv[3] == "grandchild" and os.fork() != 0:
+        os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+    work()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+with zklock.Client(sys.argv[1]) as client, client.mutex(sys.argv[2], timeout=30):
+    print("acquired", flush=True)
+"""
+
+
+@pytest.mark.parametrize("who", ["child", "grandchild"])
+def test_a_forked_child_that_ends_with_exit_closes_its_client(
+    server: ZooKeeper, path: str, program: Callable[..., Program], who: str
+) -> None:
+    parent = program(FORKED, server.address, path, who)
+    assert [parent.read_line(), parent.read_line()] == ["held", "acquired"]
+    assert parent.ends() == 0
