@@ -14,6 +14,7 @@ use crate::call::Call;
 use crate::client::{Client, Connecting, WeakClient};
 use crate::config::Config;
 use crate::lock::Lock;
+use crate::runtime::LOCK;
 use crate::semaphore::Semaphore;
 
 pub use crate::operation::HoldIds;
@@ -104,6 +105,11 @@ pub fn release_flags(lock: &Lock, ids: &HoldIds) -> Result<Vec<Arc<AtomicBool>>>
 /// NOT_OWNER.
 pub fn start_release_of(lock: &Lock, ids: &HoldIds, confirmed: bool) -> Result<Call<()>> {
     lock.start_release_of(ids, confirmed)
+}
+
+/// Logs a warning about a hold that its owner left behind. A binding calls this function when the program drops a handle.
+pub fn log_hold_left(text: &str) {
+    tracing::warn!(target: LOCK, "{text}");
 }
 
 /// Creates a semaphore like [`Client::semaphore_counted`], but does not wait until the node of the count exists. If the

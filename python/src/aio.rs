@@ -26,7 +26,7 @@ use crate::hold::Hold;
 use crate::lock::Lock;
 use crate::log;
 use crate::participant::Participant;
-use crate::seconds::{self, Seconds};
+use crate::seconds::{self, AcquireTimeout, Seconds};
 use crate::semaphore::{Leases, Semaphore};
 use crate::task_lock::TaskLock;
 use crate::{int_args, text};
@@ -193,34 +193,35 @@ impl CompletionQueue {
             shared.items.push(QueueItem::Completed(key));
         };
         client.core.close_in_background(hook).or_raise(py)?;
+        client.drop_held_locks();
         Ok(Op { key, work: Mutex::new(Some(Box::new(CloseOp(closed)))) })
     }
 
     /// Acquire or re-enter a lock. The result of the operation is True, or False if the timeout passes.
-    #[pyo3(signature = (lock, timeout=None))]
+    #[pyo3(signature = (lock, timeout=AcquireTimeout::Own), text_signature = "($self, lock, timeout=...)")]
     fn acquire(
         &self,
         py: Python<'_>,
         lock: &TaskLock,
-        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+        #[pyo3(from_py_with = seconds::acquire_timeout)] timeout: AcquireTimeout,
     ) -> PyResult<Op> {
-        self.start_acquire(py, lock, timeout, AcquireResult::Bool)
+        self.start_acquire(py, lock, timeout, AcquireResult::Bool(lock.lock.clone_ref(py)))
     }
 
     /// Acquire or re-enter a lock. The call uses the ``timeout`` that the program chose when it made the lock. The result
     /// of the operation is True. If the timeout passes, the operation raises LockTimeout.
     fn acquire_or_raise(&self, py: Python<'_>, lock: &TaskLock) -> PyResult<Op> {
-        self.start_acquire(py, lock, lock.lock.get().timeout, AcquireResult::True)
+        self.start_acquire(py, lock, AcquireTimeout::Own, AcquireResult::True(lock.lock.clone_ref(py)))
     }
 
     /// Acquire or re-enter a lock. The result of the operation is a Hold. If the timeout passes, the operation raises
     /// LockTimeout.
-    #[pyo3(signature = (lock, timeout=None))]
+    #[pyo3(signature = (lock, timeout=AcquireTimeout::Own), text_signature = "($self, lock, timeout=...)")]
     fn hold(
         &self,
         py: Python<'_>,
         lock: &TaskLock,
-        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+        #[pyo3(from_py_with = seconds::acquire_timeout)] timeout: AcquireTimeout,
     ) -> PyResult<Op> {
         self.start_acquire(py, lock, timeout, AcquireResult::Hold(lock.lock.clone_ref(py), lock.owner))
     }
@@ -228,26 +229,31 @@ impl CompletionQueue {
     /// Release a lock once. The result of the operation is None. The release takes effect at once. The operation ends when
     /// the server has confirmed the release.
     fn release(&self, py: Python<'_>, lock: &TaskLock) -> PyResult<Op> {
-        self.start_call(py, lock.core().start_release(lock.owner, true), |()| ())
+        let release = lock.core().start_release(lock.owner, true);
+        Lock::drop_if_free(lock.lock.bind(py));
+        self.start_call(py, release, |()| ())
     }
 
     /// Release a Hold. The result of the operation is None. The release takes effect at once. The operation ends when the
     /// server has confirmed the release.
     fn release_hold(&self, py: Python<'_>, hold: &Hold) -> PyResult<Op> {
-        self.start_call(py, hold.start_release(), |()| ())
+        self.start_call(py, hold.start_release(py), |()| ())
     }
 
     /// Acquire leases. The result of the operation is a Leases object.
-    #[pyo3(signature = (semaphore, quantity=1, timeout=None))]
+    #[pyo3(
+        signature = (semaphore, quantity=1, timeout=AcquireTimeout::Own),
+        text_signature = "($self, semaphore, quantity=1, timeout=...)"
+    )]
     fn acquire_leases(
         &self,
         py: Python<'_>,
         semaphore: &Bound<'_, Semaphore>,
         #[pyo3(from_py_with = int_args::quantity)] quantity: i32,
-        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+        #[pyo3(from_py_with = seconds::acquire_timeout)] timeout: AcquireTimeout,
     ) -> PyResult<Op> {
         log::sync_level(py)?;
-        let limit = timeout.and_then(Seconds::limit);
+        let limit = timeout.or(semaphore.get().timeout).and_then(Seconds::limit);
         let acquiring = semaphore.get().core.start_acquire(quantity, limit).or_raise(py)?;
         self.track(py, AcquireLeasesOp { acquiring, semaphore: semaphore.clone().unbind() })
     }
@@ -339,11 +345,11 @@ impl CompletionQueue {
         &self,
         py: Python<'_>,
         lock: &TaskLock,
-        timeout: Option<Seconds>,
+        timeout: AcquireTimeout,
         result: AcquireResult,
     ) -> PyResult<Op> {
         log::sync_level(py)?;
-        let limit = timeout.and_then(Seconds::limit);
+        let limit = timeout.or(lock.lock.get().timeout).and_then(Seconds::limit);
         let acquiring = lock.core().start_acquire(lock.owner, limit).or_raise(py)?;
         self.track(py, AcquireOp { acquiring, result })
     }
@@ -426,9 +432,9 @@ struct AcquireOp {
 /// The result of an acquire operation.
 enum AcquireResult {
     /// True, or False if the timeout passes.
-    Bool,
+    Bool(Py<Lock>),
     /// True. After a timeout, the operation raises an exception.
-    True,
+    True(Py<Lock>),
     /// A Hold of the owner. After a timeout, the operation raises an exception.
     Hold(Py<Lock>, Owner),
 }
@@ -444,11 +450,14 @@ impl PendingOp for AcquireOp {
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match (self.acquiring.wait_for(Duration::ZERO), &self.result) {
-            (Some(Err(error)), AcquireResult::Bool) if error.status() == Status::Timeout => false.into_py_any(py),
+            (Some(Err(error)), AcquireResult::Bool(_)) if error.status() == Status::Timeout => false.into_py_any(py),
             (acquired, result) => {
                 into_result(py, acquired)?;
                 match result {
-                    AcquireResult::Bool | AcquireResult::True => true.into_py_any(py),
+                    AcquireResult::Bool(lock) | AcquireResult::True(lock) => {
+                        Lock::keep(lock.bind(py));
+                        true.into_py_any(py)
+                    }
                     AcquireResult::Hold(lock, owner) => {
                         let ids = hold_ids(&self.acquiring).or_raise(py)?;
                         Hold::of_acquired(lock.bind(py), *owner, ids)?.into_py_any(py)
@@ -460,8 +469,7 @@ impl PendingOp for AcquireOp {
 
     fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         match &self.result {
-            AcquireResult::Bool | AcquireResult::True => Ok(()),
-            AcquireResult::Hold(lock, _) => visit.call(lock),
+            AcquireResult::Bool(lock) | AcquireResult::True(lock) | AcquireResult::Hold(lock, _) => visit.call(lock),
         }
     }
 }
@@ -604,7 +612,7 @@ pub(crate) fn _listen(of: &Bound<'_, PyAny>, callback: &Bound<'_, PyAny>, losses
 
 /// Make a semaphore without waiting. If the shared count does not exist, the library creates the count in the background.
 #[pyfunction]
-#[pyo3(signature = (client, path, max_leases=None, *, count_path=None, initial=None))]
+#[pyo3(signature = (client, path, max_leases=None, *, count_path=None, initial=None, timeout=None))]
 pub(crate) fn _semaphore_nowait(
     py: Python<'_>,
     client: &Client,
@@ -612,11 +620,13 @@ pub(crate) fn _semaphore_nowait(
     #[pyo3(from_py_with = int_args::max_leases)] max_leases: Option<i32>,
     #[pyo3(from_py_with = text::count_path)] count_path: Option<String>,
     #[pyo3(from_py_with = int_args::initial)] initial: Option<i32>,
+    #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
 ) -> PyResult<Semaphore> {
     client.make_semaphore(
         py,
         path,
         SemaphoreSize::of(max_leases, count_path, initial)?,
+        timeout,
         |_, path, count_path, initial| Ok(semaphore_counted_nowait(&client.core, path, count_path, initial)),
     )
 }

@@ -22,6 +22,7 @@ use crate::display::{member_name, quoted, repr, type_name};
 use crate::errors::{EndedItem, OrRaise, end_block, ignore_forked, status_word, wrong_type};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener};
 use crate::greenlet::{GreenletWait, Hub, WaitTarget};
+use crate::held_locks::HeldLocks;
 use crate::imports::imports;
 use crate::lock::{self, Lock, MultiLock, Mutex, RwLock, SemaphoreMutex};
 use crate::log;
@@ -93,6 +94,8 @@ pub(crate) struct Client {
     /// The server list with the chroot, for ``repr()``.
     servers: sync::Mutex<String>,
     events: Py<ClientEvents>,
+    /// The other references to this value are weak, so that the locks are dropped with the client object.
+    held_locks: Arc<HeldLocks>,
 }
 
 impl Client {
@@ -112,12 +115,20 @@ impl Client {
         dispatcher: CallbackDispatcher,
     ) -> Self {
         register_for_exit(&client, dispatcher);
-        Self { core: DetachedDrop::new(client), servers: sync::Mutex::new(servers), events }
+        let held_locks = Arc::default();
+        events.get().set_held_locks(&held_locks);
+        Self { core: DetachedDrop::new(client), servers: sync::Mutex::new(servers), events, held_locks }
+    }
+
+    /// Drops the references to the locks that a closed client no longer holds.
+    pub(crate) fn drop_held_locks(&self) {
+        self.held_locks.clear();
     }
 
     /// Closes the session, and delivers the last events within the time limit. In a forked child process, the function does nothing.
     fn close_unless_forked(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
         let ended = if is_forked(&self.core) { Ok(()) } else { self.close_blocking(py)? };
+        self.drop_held_locks();
         // This process may be a child that a callback has just forked.
         Ok(ignore_forked(ended))
     }
@@ -204,6 +215,7 @@ impl Client {
         py: Python<'_>,
         path: String,
         size: SemaphoreSize,
+        timeout: Option<Seconds>,
         counted: impl FnOnce(Python<'_>, &str, &str, i32) -> PyResult<zklock::Result<zklock::Semaphore>>,
     ) -> PyResult<Semaphore> {
         let (semaphore, size) = match size {
@@ -213,7 +225,7 @@ impl Client {
                 (counted(py, &path, &count_path, initial)?, size)
             }
         };
-        Ok(Semaphore::new(semaphore.or_raise(py)?, path, size, self.events(py)))
+        Ok(Semaphore::new(semaphore.or_raise(py)?, path, size, timeout, self.events(py)))
     }
 }
 
@@ -361,9 +373,8 @@ impl Client {
 
     /// Make a re-entrant mutex on a path, like Curator's ``InterProcessMutex``. The method sends nothing to a server.
     ///
-    /// ``timeout`` applies to ``with`` blocks: a block waits for the mutex for at most ``timeout`` seconds, or without
-    /// limit if ``timeout`` is None. ``acquire()`` and ``hold()`` have a separate argument ``timeout``. ``data`` is the
-    /// content of each node that the mutex creates. If ``data`` is None, the nodes contain the address of this host, as
+    /// A ``with`` block, and a call of ``acquire()`` or ``hold()`` without the argument ``timeout``, waits for the mutex
+    /// for at most ``timeout`` seconds, or without limit if ``timeout`` is None. ``data`` is the content of each node that the mutex creates. If ``data`` is None, the nodes contain the address of this host, as
     /// in Curator. ``local_handover`` is the maximum number of consecutive local hand-overs between threads of this
     /// process; see ``Lock.set_local_handover()``. Raises ValueError for a path that ZooKeeper does not accept, and
     /// ClientClosed if the client is closed.
@@ -443,12 +454,13 @@ impl Client {
     /// ``count_path`` is the path of a shared count (see ``shared_count_set()`` and Curator's ``SharedCount``). With
     /// ``count_path``, the number of leases is always the current value of the shared count. If the shared count does not exist,
     /// the call creates the count with the value ``initial``. If a program lowers the shared count, leases that are already held
-    /// stay valid.
+    /// stay valid. A call of ``acquire()`` without the argument ``timeout`` waits for at most ``timeout`` seconds, or without limit
+    /// if ``timeout`` is None.
     ///
     /// With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most the session timeout,
     /// and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the session timeout, and TypeError for a
     /// wrong combination of arguments.
-    #[pyo3(signature = (path, max_leases=None, *, count_path=None, initial=None))]
+    #[pyo3(signature = (path, max_leases=None, *, count_path=None, initial=None, timeout=None))]
     fn semaphore(
         &self,
         py: Python<'_>,
@@ -456,12 +468,14 @@ impl Client {
         #[pyo3(from_py_with = int_args::max_leases)] max_leases: Option<i32>,
         #[pyo3(from_py_with = text::count_path)] count_path: Option<String>,
         #[pyo3(from_py_with = int_args::initial)] initial: Option<i32>,
+        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
     ) -> PyResult<Semaphore> {
         let client: &zklock::Client = &self.core;
         self.make_semaphore(
             py,
             path,
             SemaphoreSize::of(max_leases, count_path, initial)?,
+            timeout,
             |py, path, count_path, initial| {
                 let start = || client.start_semaphore_counted(path, count_path, initial);
                 wait(py, WaitTarget::Server, start, drop)
@@ -627,7 +641,12 @@ impl Client {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.events)
+        visit.call(&self.events)?;
+        self.held_locks.traverse(&visit)
+    }
+
+    fn __clear__(&self) {
+        self.drop_held_locks();
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use pyo3::IntoPyObjectExt;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -19,6 +19,7 @@ use crate::callback::{CallbackSlot, WeakCallback, callable, start_thread};
 use crate::detached_drop::DetachedDrop;
 use crate::display::repr;
 use crate::errors::{OrRaise, wrong_type};
+use crate::held_locks::HeldLocks;
 use crate::imports::imports;
 use crate::python_call::CallPython;
 use crate::states::{client_state, lock_state};
@@ -40,6 +41,8 @@ pub(crate) struct ClientEvents {
     listeners: Listeners,
     /// The callables of the argument `auth`. Like the event callbacks, the callables live as long as the `ClientEvents` object.
     auth: Vec<Py<CallbackSlot>>,
+    /// The client object owns this value. The field is empty until the client has connected.
+    held_locks: OnceLock<Weak<HeldLocks>>,
 }
 
 /// The Python lock objects that events contain.
@@ -67,7 +70,16 @@ pub(crate) struct Listener {
 
 impl ClientEvents {
     pub(crate) fn new(py: Python<'_>, auth: Vec<Py<CallbackSlot>>) -> PyResult<Py<Self>> {
-        Py::new(py, Self { names: Arc::default(), listeners: Listeners::default(), auth })
+        Py::new(py, Self { names: Arc::default(), listeners: Listeners::default(), auth, held_locks: OnceLock::new() })
+    }
+
+    pub(crate) fn set_held_locks(&self, held_locks: &Arc<HeldLocks>) {
+        let _ = self.held_locks.set(Arc::downgrade(held_locks));
+    }
+
+    /// Returns the locks that the client object keeps alive, or `None` if the program has dropped the client object.
+    pub(crate) fn held_locks(&self) -> Option<Arc<HeldLocks>> {
+        self.held_locks.get().and_then(Weak::upgrade)
     }
 
     pub(crate) fn names(&self) -> &Arc<EventObjects> {

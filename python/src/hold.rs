@@ -13,7 +13,7 @@ use zklock_core::engine::{HoldId, HoldView};
 use crate::display::member_name;
 use crate::errors::{EndedItem, OrRaise, end_block, status_word};
 use crate::greenlet::WaitTarget;
-use crate::hold_tracker::current_owner;
+use crate::hold_tracker::current_hold_tracker;
 use crate::lock::Lock;
 use crate::resource_warning::{is_released_with_object, warn};
 use crate::seconds::{self, Seconds};
@@ -48,8 +48,10 @@ pub(crate) struct Hold {
 impl Hold {
     pub(crate) fn acquire(lock: &Bound<'_, Lock>, timeout: Option<Seconds>) -> PyResult<Self> {
         let py = lock.py();
-        let owner = current_owner(py)?;
+        let tracker = current_hold_tracker(py)?;
+        let owner = tracker.get().owner();
         let ids = lock.get().acquire_and_wait(py, owner, timeout)?.or_raise(py)?;
+        lock.get().set_latest_owner(tracker.get());
         Self::of_acquired(lock, owner, ids)
     }
 
@@ -124,9 +126,10 @@ impl Hold {
     }
 
     /// Starts a release. The call ends when the server has confirmed the release.
-    pub(crate) fn start_release(&self) -> zklock::Result<Call<()>> {
+    pub(crate) fn start_release(&self, py: Python<'_>) -> zklock::Result<Call<()>> {
         self.begin_release()?;
         let release = self.start_release_of(true);
+        Lock::drop_if_free(self.lock.bind(py));
         if let Err(error) = &release {
             self.end_release(&Err(error.clone()));
         }
@@ -139,15 +142,20 @@ impl Hold {
 
     /// Waits until the server has confirmed the release.
     fn release_confirmed(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
-        self.release_and_wait(|| wait(py, WaitTarget::Release, || self.start_release_of(true), drop))
+        self.release_and_wait(py, || wait(py, WaitTarget::Release, || self.start_release_of(true), drop))
     }
 
     /// Calls `release` if the hold is not over, and otherwise returns an error.
-    fn release_and_wait(&self, release: impl FnOnce() -> PyResult<zklock::Result<()>>) -> PyResult<zklock::Result<()>> {
+    fn release_and_wait(
+        &self,
+        py: Python<'_>,
+        release: impl FnOnce() -> PyResult<zklock::Result<()>>,
+    ) -> PyResult<zklock::Result<()>> {
         if let Err(error) = self.begin_release() {
             return Ok(Err(error));
         }
         let released = release();
+        Lock::drop_if_free(self.lock.bind(py));
         match &released {
             Ok(result) => self.end_release(result),
             // The release did not start, or an exception interrupted the wait for the confirmation.
@@ -198,7 +206,7 @@ impl Hold {
     /// The method raises NotOwner and LockLost in the same cases as ``release()``.
     fn release_nowait(&self, py: Python<'_>) -> PyResult<()> {
         let release = || self.start_release_of(false)?.wait();
-        self.release_and_wait(|| Ok(py.detach(release)))?.or_raise(py)
+        self.release_and_wait(py, || Ok(py.detach(release)))?.or_raise(py)
     }
 
     /// The lock to which this hold belongs.

@@ -1,8 +1,7 @@
 //! The owners of holds. The functions identify the calling thread or greenlet, and warn about holds that remain when a thread or
 //! greenlet ends. Each such hold causes a ResourceWarning.
 //!
-//! When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When
-//! a thread or greenlet ends, its holds remain, and no other thread or greenlet can release these holds. A
+//! When a thread or greenlet ends, its holds remain, and no other thread or greenlet can release these holds. A
 //! `HoldTracker` exists as long as its thread or greenlet, and records the locks that this thread or greenlet has
 //! acquired. A `HoldTracker` must not keep a lock object alive.
 
@@ -54,6 +53,10 @@ impl HoldTracker {
 
     pub(crate) fn owner(&self) -> Owner {
         self.owner
+    }
+
+    pub(crate) fn who(&self) -> Option<&str> {
+        self.who.as_deref()
     }
 
     pub(crate) fn add(&self, lock: &Bound<'_, Lock>) -> PyResult<()> {

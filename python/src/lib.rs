@@ -14,6 +14,7 @@ mod display;
 mod errors;
 mod event;
 mod greenlet;
+mod held_locks;
 mod hold;
 mod hold_tracker;
 mod imports;

@@ -8,6 +8,7 @@
 
 mod methods;
 
+use std::sync::{self, PoisonError};
 use std::time::Duration;
 
 use pyo3::PyClass;
@@ -16,7 +17,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 use zklock::internal::{HoldIds, refuse_in_callback, start_release_of};
-use zklock::{Listen, LockState, Owner, Status};
+use zklock::{Error, Listen, LockState, Owner, Status};
 
 use crate::callback::RevocationCallback;
 use crate::detached_drop::DetachedDrop;
@@ -24,6 +25,8 @@ use crate::display::{member_name, quoted, type_name};
 use crate::errors::{OrRaise, status_word, wrong_type};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener, Listeners};
 use crate::greenlet::WaitTarget;
+use crate::held_locks::HeldLocks;
+use crate::hold_tracker::HoldTracker;
 use crate::log;
 use crate::participant::{self, Participant};
 use crate::resource_warning::{is_released_with_object, warn};
@@ -41,12 +44,12 @@ use crate::wait::{wait, wait_lost};
 ///
 /// A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is HELD or SUSPENDED.
 ///
-/// When a lock object is garbage-collected, the library releases all holds that were acquired through that object. A
-/// Hold refers to its lock object, even after the release of the Hold. When a thread ends, the library does not release
-/// its holds. After a thread has ended, no other thread can release its holds, except holds of a SemaphoreMutex and the
-/// holds of Hold objects. A generator that may end on another thread should therefore use ``with lock.hold():`` instead
-/// of ``with lock:``. The library issues a ResourceWarning if a lock object is garbage-collected
-/// while a thread holds the lock, or if a thread ends and no other thread can release its hold.
+/// A lock that ``acquire()`` has acquired stays taken until its release or the end of its client, even if the program
+/// drops the lock object. A Hold refers to its lock object, even after the release of the Hold. When a thread ends, the
+/// library does not release its holds. After a thread has ended, no other thread can release its holds, except holds of
+/// a SemaphoreMutex and the holds of Hold objects. A generator that may end on another thread should therefore use
+/// ``with lock.hold():`` instead of ``with lock:``. The library issues a ResourceWarning, and logs a warning, if a
+/// thread ends and no other thread can release its hold.
 ///
 /// All methods raise ClientClosed after the client is closed, and raise Forked in a forked child process.
 #[pyclass(frozen, subclass, weakref, module = "zklock")]
@@ -62,6 +65,8 @@ pub(crate) struct Lock {
     /// member locks.
     events: Option<Py<ClientEvents>>,
     listeners: Listeners,
+    /// The latest owner that has acquired the lock, and its name for messages.
+    latest_owner: sync::Mutex<Option<(Owner, String)>>,
 }
 
 /// A mutex on a path, like Curator's ``InterProcessMutex``. ``Client.mutex()`` makes a Mutex.
@@ -100,8 +105,7 @@ pub(crate) struct WriteLock;
 /// ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE unless the thread holds all member locks. If the
 /// thread holds all member locks, the state of the multi-lock is the worst state of its member locks. ``release()`` releases
 /// every member lock that the thread holds. If the release of one member lock fails, ``release()`` still releases the remaining
-/// member locks, and then raises the first error. When a multi-lock object is garbage-collected, the library releases only the
-/// member locks that it made for this multi-lock.
+/// member locks, and then raises the first error.
 ///
 /// If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in
 /// one transaction. Member locks that join their queues in one transaction have the same fencing token. Programs that list such member
@@ -145,6 +149,7 @@ impl Lock {
             callback: RevocationCallback::default(),
             events: Some(events),
             listeners: Listeners::default(),
+            latest_owner: sync::Mutex::default(),
         })
     }
 
@@ -187,6 +192,7 @@ impl Lock {
             callback: RevocationCallback::default(),
             events: None,
             listeners: Listeners::default(),
+            latest_owner: sync::Mutex::default(),
         })
     }
 
@@ -231,6 +237,46 @@ impl Lock {
         wait(py, WaitTarget::within(limit), start, |ids| {
             let _ = start_release_of(lock, &ids, false);
         })
+    }
+
+    /// Records the thread or greenlet that has acquired the lock.
+    pub(crate) fn set_latest_owner(&self, tracker: &HoldTracker) {
+        let owner = tracker.who().map(|who| (tracker.owner(), who.to_owned()));
+        *self.latest_owner.lock().unwrap_or_else(PoisonError::into_inner) = owner;
+    }
+
+    /// Adds the holder to the message of NOT_OWNER, if the holder is another thread or greenlet.
+    fn name_holder(&self, released: zklock::Result<()>) -> zklock::Result<()> {
+        let Err(error) = &released else { return released };
+        let latest = self.latest_owner.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*latest {
+            Some((owner, who))
+                if error.status() == Status::NotOwner && is_released_with_object(&self.core.state_as(*owner)) =>
+            {
+                let hint = "only the holder can release what acquire() took; any thread can release a Hold of hold()";
+                Err(Error::new(Status::NotOwner, format!("{}; {who} holds it: {hint}", error.message())))
+            }
+            _ => released,
+        }
+    }
+
+    /// Keeps the lock object alive until `drop_if_free` finds that the lock is free, or until its client ends.
+    pub(crate) fn keep(this: &Bound<'_, Self>) {
+        this.get().for_each_client(&|held| held.add(this));
+    }
+
+    /// Drops the reference that `keep` has made, if no hold through this object is left.
+    pub(crate) fn drop_if_free(this: &Bound<'_, Self>) {
+        if matches!(this.get().core.state_in_process(), Ok(LockState::Free) | Err(_)) {
+            this.get().for_each_client(&|held| held.remove(this));
+        }
+    }
+
+    fn for_each_client(&self, call: &impl Fn(&HeldLocks)) {
+        if let Some(held) = self.events.as_ref().and_then(|events| events.get().held_locks()) {
+            call(&held);
+        }
+        self.members.iter().for_each(|member| member.get().for_each_client(call));
     }
 
     pub(crate) fn node_path_of(&self, py: Python<'_>, owner: Owner) -> PyResult<String> {

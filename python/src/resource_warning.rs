@@ -4,17 +4,24 @@
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 use zklock::LockState;
+use zklock::internal::log_hold_left;
 
 use crate::imports::imports;
 use crate::python_call::{CallPython, write_unraisable};
 
-/// Issues a ResourceWarning with the text that `message` returns. If a filter (`-W error`) turns the warning into an exception, the
+/// Issues a ResourceWarning with the text that `message` returns, and logs the text. If a filter (`-W error`) turns the warning into an exception, the
 /// function passes the exception to `sys.unraisablehook`. If Python is already raising an exception, the function preserves that
 /// exception, also while it calls `message`.
 pub(crate) fn warn(py: Python<'_>, message: impl FnOnce() -> PyResult<String>) {
     let raised = PyErr::take(py);
     let category = py.get_type::<PyResourceWarning>();
-    if let Err(error) = message().and_then(|text| imports(py)?.warn.bind(py).call_python((text, category))) {
+    let issue = |text: String| {
+        // Python hides a ResourceWarning by default. The thread that calls callbacks delivers the line, because a destructor
+        // must not call the handlers of `logging`.
+        log_hold_left(&text);
+        imports(py)?.warn.bind(py).call_python((text, category))
+    };
+    if let Err(error) = message().and_then(issue) {
         write_unraisable(py, error, None);
     }
     if let Some(raised) = raised {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::PyBool;
+use pyo3::types::{PyBool, PyEllipsis};
 
 use crate::display::type_name;
 use crate::errors::{wrong_type, wrong_value};
@@ -59,6 +59,31 @@ fn setting(argument: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult
 
 pub(crate) fn timeout(value: &Bound<'_, PyAny>) -> PyResult<Option<Seconds>> {
     if value.is_none() { Ok(None) } else { parse("timeout", value, "zero or more").map(Some) }
+}
+
+/// The argument `timeout` of a call that acquires a lock or leases.
+#[derive(Clone, Copy)]
+pub(crate) enum AcquireTimeout {
+    /// The program passed no timeout, or an ellipsis. The call uses the timeout of the lock or the semaphore.
+    Own,
+    Given(Option<Seconds>),
+}
+
+impl AcquireTimeout {
+    /// Returns the timeout of the call. `own` is the timeout of the lock or the semaphore.
+    pub(crate) fn or(self, own: Option<Seconds>) -> Option<Seconds> {
+        match self {
+            Self::Own => own,
+            Self::Given(timeout) => timeout,
+        }
+    }
+}
+
+pub(crate) fn acquire_timeout(value: &Bound<'_, PyAny>) -> PyResult<AcquireTimeout> {
+    if value.is(PyEllipsis::get(value.py())) {
+        return Ok(AcquireTimeout::Own);
+    }
+    timeout(value).map(AcquireTimeout::Given)
 }
 
 pub(crate) fn seconds(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {

@@ -17,7 +17,7 @@ use crate::lock::seconds_left;
 use crate::log;
 use crate::participant::{self, Participant};
 use crate::resource_warning::{is_released_with_object, warn};
-use crate::seconds::{self, Seconds};
+use crate::seconds::{self, AcquireTimeout, Seconds};
 use crate::states::lock_state;
 use crate::wait::{wait, wait_lost};
 use crate::waiting::{self, Waiting};
@@ -35,14 +35,28 @@ pub(crate) struct Semaphore {
     path: String,
     /// The number of leases, for `repr()`.
     size: String,
+    pub(crate) timeout: Option<Seconds>,
     callback: RevocationCallback,
     /// The `ClientEvents` of the client.
     events: Py<ClientEvents>,
 }
 
 impl Semaphore {
-    pub(crate) fn new(semaphore: zklock::Semaphore, path: String, size: String, events: Py<ClientEvents>) -> Self {
-        Self { core: DetachedDrop::new(semaphore), path, size, callback: RevocationCallback::default(), events }
+    pub(crate) fn new(
+        semaphore: zklock::Semaphore,
+        path: String,
+        size: String,
+        timeout: Option<Seconds>,
+        events: Py<ClientEvents>,
+    ) -> Self {
+        Self {
+            core: DetachedDrop::new(semaphore),
+            path,
+            size,
+            timeout,
+            callback: RevocationCallback::default(),
+            events,
+        }
     }
 
     /// Sets the revocation callback as `set_revocable()` does, but does not start the thread that calls callbacks.
@@ -57,8 +71,9 @@ impl Semaphore {
     /// Acquire ``quantity`` leases, and return a Leases object. The call acquires either all ``quantity`` leases or no lease. Use the
     /// Leases object in a ``with`` block, or call its ``release()`` method.
     ///
-    /// ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the
-    /// call makes one attempt and does not wait for other participants. The semaphore serves waiting calls in queue order, so a call
+    /// ``timeout`` is a number of seconds. Without this argument, the call uses the ``timeout`` that the program chose when it made the
+    /// semaphore. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the call makes one attempt and
+    /// does not wait for other participants. The semaphore serves waiting calls in queue order, so a call
     /// that requests few leases cannot overtake an earlier call that requests many. Ctrl-C interrupts the wait. The library then
     /// removes the nodes of the interrupted call from the queue.
     ///
@@ -67,12 +82,16 @@ impl Semaphore {
     /// greater than ``max_leases``. For a semaphore with a shared count, ``quantity`` may be greater than the count; the call then
     /// waits until the count is large enough. In a callback, the call raises Deadlock unless the timeout is 0. In the hub of gevent or
     /// eventlet, the call always raises Deadlock. In a greenlet without a hub, the call raises Unsupported unless the timeout is 0.
-    #[pyo3(signature = (quantity=1, *, timeout=None))]
+    #[pyo3(
+        signature = (quantity=1, *, timeout=AcquireTimeout::Own),
+        text_signature = "($self, quantity=1, *, timeout=...)"
+    )]
     fn acquire(
         this: &Bound<'_, Self>,
         #[pyo3(from_py_with = int_args::quantity)] quantity: i32,
-        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+        #[pyo3(from_py_with = seconds::acquire_timeout)] timeout: AcquireTimeout,
     ) -> PyResult<Leases> {
+        let timeout = timeout.or(this.get().timeout);
         let (py, semaphore) = (this.py(), &*this.get().core);
         log::sync_level(py)?;
         let limit = timeout.and_then(Seconds::limit);

@@ -32,7 +32,9 @@ impl TaskLock {
 
     /// Release the lock once. The call does not wait for the removal of the node.
     fn release_nowait(&self, py: Python<'_>) -> PyResult<()> {
-        self.core().start_release(self.owner, false).and_then(|release| release.wait()).or_raise(py)
+        let released = self.core().start_release(self.owner, false).and_then(|release| release.wait());
+        Lock::drop_if_free(self.lock.bind(py));
+        released.or_raise(py)
     }
 
     /// Whether the task holds the lock and the hold is safe at this moment.

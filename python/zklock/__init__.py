@@ -51,11 +51,12 @@ change in the state of the session and of all holds:
                 case zklock.ClientEvent():
                     print(event.previous.value, "->", event.state.value)
 
-Properties such as ``is_held``, ``state`` and ``fencing_token`` describe the hold of the calling thread. When a lock
-object is garbage-collected, the library releases all holds that were acquired through that object. When a thread ends,
-the library does not release its holds. The library issues a ``ResourceWarning`` if a thread ends while it holds a lock
-that no other thread can release. The library also issues a ``ResourceWarning`` if a lock object, a ``Hold`` or a
-``Leases`` object is garbage-collected before the release. ``python -X dev`` shows such warnings.
+Properties such as ``is_held``, ``state`` and ``fencing_token`` describe the hold of the calling thread. A lock that
+``acquire()`` has acquired stays taken until its release or the end of its client, even if the program drops the lock
+object. If a ``Hold`` or a ``Leases`` object is garbage-collected, the library ends the hold. When a thread ends, the
+library does not release its holds. The library issues a ``ResourceWarning``, and logs a warning, if a thread ends while
+it holds a lock that no other thread can release, or if a ``Hold`` or a ``Leases`` object is garbage-collected before
+the release. ``python -X dev`` shows a ``ResourceWarning``.
 
 A client provides metrics (``client.metrics()``, ``client.prometheus()``). The library writes log records with
 ``logging``. The loggers are ``zklock.session``, ``zklock.lock`` and ``zklock.request``. Each log record has an
@@ -78,6 +79,13 @@ import atexit
 import importlib
 import typing
 
+# The native module uses these modules. Tools that freeze a program, for example PyInstaller, find only the modules that
+# Python code imports.
+from zklock import _callbacks as _callbacks
+from zklock import _exit as _exit
+from zklock import _greenlets as _greenlets
+from zklock import _logs as _logs
+from zklock import _threads as _threads
 from zklock._errors import (
     AuthFailed,
     BufferTooSmall,
@@ -133,8 +141,6 @@ if typing.TYPE_CHECKING:
 
 _check_interpreter()
 atexit.register(_close_all)
-# The native module also needs this module later, perhaps at a time at which it should not run the code of an import.
-importlib.import_module("zklock._callbacks")
 
 __all__ = [
     "AuthFailed",

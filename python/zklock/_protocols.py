@@ -66,11 +66,11 @@ class LockLike(Protocol):
     the object.
     """
 
-    def acquire(self, *, timeout: float | None = None) -> bool:
+    def acquire(self, *, timeout: float | None = ...) -> bool:
         """Acquire or re-enter the lock for the calling thread."""
         ...
 
-    def hold(self, *, timeout: float | None = None) -> HoldLike:
+    def hold(self, *, timeout: float | None = ...) -> HoldLike:
         """Acquire the lock, and return a hold."""
         ...
 

@@ -147,12 +147,12 @@ class Client:
         """Make a re-entrant mutex on a path, like Curator's ``InterProcessMutex``. The method sends nothing to a
         server.
 
-        ``timeout`` applies to ``with`` blocks: a block waits for the mutex for at most ``timeout`` seconds, or without
-        limit if ``timeout`` is None. ``acquire()`` and ``hold()`` have a separate argument ``timeout``. ``data`` is the
-        content of each node that the mutex creates. If ``data`` is None, the nodes contain the address of this host, as
-        in Curator. ``local_handover`` is the maximum number of consecutive local hand-overs between threads of this
-        process; see ``Lock.set_local_handover()``. Raises ValueError for a path that ZooKeeper does not accept, and
-        ClientClosed if the client is closed.
+        A ``with`` block, and a call of ``acquire()`` or ``hold()`` without the argument ``timeout``, waits for the
+        mutex for at most ``timeout`` seconds, or without limit if ``timeout`` is None. ``data`` is the content of each
+        node that the mutex creates. If ``data`` is None, the nodes contain the address of this host, as in Curator.
+        ``local_handover`` is the maximum number of consecutive local hand-overs between threads of this process; see
+        ``Lock.set_local_handover()``. Raises ValueError for a path that ZooKeeper does not accept, and ClientClosed if
+        the client is closed.
         """
     def semaphore_mutex(self, path: str, *, timeout: float | None = None, data: bytes | None = None) -> SemaphoreMutex:
         """Make a mutex that is not re-entrant and that any thread may release, like Curator's
@@ -179,7 +179,9 @@ class Client:
         same paths in the same order.
         """
     @overload
-    def semaphore(self, path: str, max_leases: int, *, count_path: None = None, initial: None = None) -> Semaphore:
+    def semaphore(
+        self, path: str, max_leases: int, *, count_path: None = None, initial: None = None, timeout: float | None = None
+    ) -> Semaphore:
         """Make a semaphore on a path, like Curator's ``InterProcessSemaphoreV2``.
 
         Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases that
@@ -187,14 +189,17 @@ class Client:
         ``count_path`` is the path of a shared count (see ``shared_count_set()`` and Curator's ``SharedCount``). With
         ``count_path``, the number of leases is always the current value of the shared count. If the shared count does
         not exist, the call creates the count with the value ``initial``. If a program lowers the shared count, leases
-        that are already held stay valid.
+        that are already held stay valid. A call of ``acquire()`` without the argument ``timeout`` waits for at most
+        ``timeout`` seconds, or without limit if ``timeout`` is None.
 
         With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most the
         session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the session
         timeout, and TypeError for a wrong combination of arguments.
         """
     @overload
-    def semaphore(self, path: str, max_leases: None = None, *, count_path: str, initial: int) -> Semaphore:
+    def semaphore(
+        self, path: str, max_leases: None = None, *, count_path: str, initial: int, timeout: float | None = None
+    ) -> Semaphore:
         """Make a semaphore on a path, like Curator's ``InterProcessSemaphoreV2``.
 
         Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases that
@@ -202,7 +207,8 @@ class Client:
         ``count_path`` is the path of a shared count (see ``shared_count_set()`` and Curator's ``SharedCount``). With
         ``count_path``, the number of leases is always the current value of the shared count. If the shared count does
         not exist, the call creates the count with the value ``initial``. If a program lowers the shared count, leases
-        that are already held stay valid.
+        that are already held stay valid. A call of ``acquire()`` without the argument ``timeout`` waits for at most
+        ``timeout`` seconds, or without limit if ``timeout`` is None.
 
         With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most the
         session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the session
@@ -323,21 +329,22 @@ class Lock:
     A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is HELD
     or SUSPENDED.
 
-    When a lock object is garbage-collected, the library releases all holds that were acquired through that object. A
-    Hold refers to its lock object, even after the release of the Hold. When a thread ends, the library does not release
-    its holds. After a thread has ended, no other thread can release its holds, except holds of a SemaphoreMutex and the
-    holds of Hold objects. A generator that may end on another thread should therefore use ``with lock.hold():`` instead
-    of ``with lock:``. The library issues a ResourceWarning if a lock object is garbage-collected while a thread holds
-    the lock, or if a thread ends and no other thread can release its hold.
+    A lock that ``acquire()`` has acquired stays taken until its release or the end of its client, even if the program
+    drops the lock object. A Hold refers to its lock object, even after the release of the Hold. When a thread ends, the
+    library does not release its holds. After a thread has ended, no other thread can release its holds, except holds of
+    a SemaphoreMutex and the holds of Hold objects. A generator that may end on another thread should therefore use
+    ``with lock.hold():`` instead of ``with lock:``. The library issues a ResourceWarning, and logs a warning, if a
+    thread ends and no other thread can release its hold.
 
     All methods raise ClientClosed after the client is closed, and raise Forked in a forked child process.
     """
-    def acquire(self, *, timeout: float | None = None) -> bool:
+    def acquire(self, *, timeout: float | None = ...) -> bool:
         """Acquire or re-enter the lock for the calling thread. Return True on success, and False if the timeout passes.
 
-        ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a
-        timeout of 0, the call makes one attempt and does not wait for other participants. Ctrl-C interrupts the wait.
-        The library then removes the node of the interrupted call from the queue.
+        ``timeout`` is a number of seconds. Without this argument, the call uses the ``timeout`` that the program chose
+        when it made the lock. With a timeout of None or infinity, the call waits without limit. With a timeout of 0,
+        the call makes one attempt and does not wait for other participants. Ctrl-C interrupts the wait. The library
+        then removes the node of the interrupted call from the queue.
 
         Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and
         ClientClosed if the client is closed. Raises LockLost if an earlier hold of the thread on this lock object was
@@ -347,7 +354,7 @@ class Lock:
         unless the timeout is 0. In the hub of gevent or eventlet, the call always raises Deadlock. In a greenlet
         without a hub, the call raises Unsupported unless the timeout is 0.
         """
-    def hold(self, *, timeout: float | None = None) -> Hold:
+    def hold(self, *, timeout: float | None = ...) -> Hold:
         """Acquire the lock, and return a Hold. Use the Hold in a ``with`` block, or call ``release()`` of the Hold::
 
             with lock.hold(timeout=5.0) as hold:
@@ -356,7 +363,8 @@ class Lock:
         The hold belongs to the calling thread, and this thread may re-enter the lock. Any thread may use, watch and
         release the Hold.
 
-        Raises LockTimeout if the timeout passes. The other errors are the same as for ``acquire()``.
+        ``timeout`` has the same meaning as for ``acquire()``. Raises LockTimeout if the timeout passes. The other
+        errors are the same as for ``acquire()``.
         """
     def release(self) -> None:
         """Release the lock once for the calling thread. The last release of a hold waits until the server has confirmed
@@ -598,8 +606,7 @@ class MultiLock(Lock):
     ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE unless the thread holds all member
     locks. If the thread holds all member locks, the state of the multi-lock is the worst state of its member locks.
     ``release()`` releases every member lock that the thread holds. If the release of one member lock fails,
-    ``release()`` still releases the remaining member locks, and then raises the first error. When a multi-lock object
-    is garbage-collected, the library releases only the member locks that it made for this multi-lock.
+    ``release()`` still releases the remaining member locks, and then raises the first error.
 
     If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in
     one transaction. Member locks that join their queues in one transaction have the same fencing token. Programs that
@@ -747,14 +754,15 @@ class Semaphore:
     semaphore. All methods except ``close()`` raise ClientClosed after the semaphore or its client is closed, and raise
     Forked in a forked child process.
     """
-    def acquire(self, quantity: int = 1, *, timeout: float | None = None) -> Leases:
+    def acquire(self, quantity: int = 1, *, timeout: float | None = ...) -> Leases:
         """Acquire ``quantity`` leases, and return a Leases object. The call acquires either all ``quantity`` leases or
         no lease. Use the Leases object in a ``with`` block, or call its ``release()`` method.
 
-        ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a
-        timeout of 0, the call makes one attempt and does not wait for other participants. The semaphore serves waiting
-        calls in queue order, so a call that requests few leases cannot overtake an earlier call that requests many.
-        Ctrl-C interrupts the wait. The library then removes the nodes of the interrupted call from the queue.
+        ``timeout`` is a number of seconds. Without this argument, the call uses the ``timeout`` that the program chose
+        when it made the semaphore. With a timeout of None or infinity, the call waits without limit. With a timeout of
+        0, the call makes one attempt and does not wait for other participants. The semaphore serves waiting calls in
+        queue order, so a call that requests few leases cannot overtake an earlier call that requests many. Ctrl-C
+        interrupts the wait. The library then removes the nodes of the interrupted call from the queue.
 
         Raises LockTimeout if the timeout passes, and ConnectionLost if no server answers within the timeout. Raises
         Canceled if ``cancel()`` ends the wait, and ClientClosed if the semaphore or its client is closed. Raises
@@ -1142,13 +1150,13 @@ class _CompletionQueue:
         """End a client's session. The result of the operation is None. The operation ends when the server has confirmed
         the end of the session and `take()` has returned the last events. The operation takes at most 2 seconds.
         """
-    def acquire(self, lock: _TaskLock, timeout: float | None = None) -> _Op[bool]:
+    def acquire(self, lock: _TaskLock, timeout: float | None = ...) -> _Op[bool]:
         """Acquire or re-enter a lock. The result of the operation is True, or False if the timeout passes."""
     def acquire_or_raise(self, lock: _TaskLock) -> _Op[bool]:
         """Acquire or re-enter a lock. The call uses the ``timeout`` that the program chose when it made the lock. The
         result of the operation is True. If the timeout passes, the operation raises LockTimeout.
         """
-    def hold(self, lock: _TaskLock, timeout: float | None = None) -> _Op[Hold]:
+    def hold(self, lock: _TaskLock, timeout: float | None = ...) -> _Op[Hold]:
         """Acquire or re-enter a lock. The result of the operation is a Hold. If the timeout passes, the operation
         raises LockTimeout.
         """
@@ -1160,7 +1168,7 @@ class _CompletionQueue:
         """Release a Hold. The result of the operation is None. The release takes effect at once. The operation ends
         when the server has confirmed the release.
         """
-    def acquire_leases(self, semaphore: Semaphore, quantity: int = 1, timeout: float | None = None) -> _Op[Leases]:
+    def acquire_leases(self, semaphore: Semaphore, quantity: int = 1, timeout: float | None = ...) -> _Op[Leases]:
         """Acquire leases. The result of the operation is a Leases object."""
     def release_leases(self, leases: Leases) -> _Op[None]:
         """Release leases. The result of the operation is None. The release takes effect at once. The operation ends
@@ -1243,6 +1251,7 @@ def _semaphore_nowait(
     *,
     count_path: str | None = None,
     initial: int | None = None,
+    timeout: float | None = None,
 ) -> Semaphore:
     """Make a semaphore without waiting. If the shared count does not exist, the library creates the count in the
     background.

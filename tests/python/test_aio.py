@@ -576,14 +576,14 @@ def witness_of(client: zklock.Client, path: str) -> list[zklock.Participant]:
     return client.mutex(path).participants()
 
 
-def test_collected_lock_is_released(loops: Loops, server: ZooKeeper, path: str, inspector: Inspector) -> None:
+def test_collected_handles_are_released(loops: Loops, server: ZooKeeper, path: str, inspector: Inspector) -> None:
     async def main() -> None:
         async with Client(server.address) as client:
             lock = client.mutex(path)
-            await lock.acquire()
+            hold = await lock.hold()
             pool = client.semaphore(f"{path}-pool", 1)
             leases = await pool.acquire()
-            del lock, leases
+            del lock, hold, leases
             await until(lambda: inspector.nodes(path) == [] and len(inspector.below(f"{path}-pool")) == 0)
 
     loops.run(main())

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import zklock
-from conftest import SLACK, Inspector, Loops, Program, until, wait_until
+from conftest import LIMIT, SLACK, Inspector, Loops, Program, until, wait_until
 from server import ZooKeeper
 from zklock import LockState
 from zklock.aio import Client, Hold, Leases, Lock
@@ -424,7 +424,7 @@ def told() -> Iterator[list[str]]:
         texts += [str(one.message) for one in caught if one.category is ResourceWarning]
 
 
-def test_what_is_garbage_collected_is_released_with_a_warning(
+def test_a_handle_that_is_garbage_collected_is_released_with_a_warning(
     loops: Loops, server: ZooKeeper, path: str, inspector: Inspector
 ) -> None:
     async def main() -> None:
@@ -433,18 +433,10 @@ def test_what_is_garbage_collected_is_released_with_a_warning(
             async def forget(make: Callable[[], Any]) -> None:
                 """The task goes on, so only the end of the object can release the hold."""
                 held = make()
-                if isinstance(held, Lock):
-                    await held.acquire()
-                else:
-                    held = await (held if inspect.isawaitable(held) else held.acquire())
+                held = await (held if inspect.isawaitable(held) else held.acquire())
                 assert inspector.below(path)
 
             for make, name in [
-                (lambda: client.mutex(f"{path}/m"), f"{path}/m"),
-                (lambda: client.semaphore_mutex(f"{path}/j"), f"{path}/j"),
-                (lambda: client.rwlock(f"{path}/r").read, f"{path}/r"),
-                (lambda: client.rwlock(f"{path}/w").write, f"{path}/w"),
-                (lambda: client.multi([f"{path}/x"]), f"{path}/x"),
                 (lambda: client.semaphore(f"{path}/pool", 1), f"{path}/pool"),
                 (client.mutex(f"{path}/h").hold, f"{path}/h"),
             ]:
@@ -468,39 +460,28 @@ def test_what_is_garbage_collected_is_released_with_a_warning(
 
 
 def test_a_task_that_ends_with_a_hold(loops: Loops, server: ZooKeeper, path: str, inspector: Inspector) -> None:
-    """The lock stays held as long as its object lives, and is released with it. Each step causes a warning with the
-    path.
-    """
+    """The lock stays held until its client ends, also if the program drops its object. A warning has the path."""
 
     async def main() -> None:
         async with Client(server.address) as client:
             lock = client.mutex(path)
-            with told() as texts:
-                await asyncio.create_task(lock.acquire(), name="forgetful")
-                await asyncio.sleep(0)
-            [text] = texts
-            assert "task 'forgetful' ended while it holds <zklock.aio.Mutex" in text
-            assert path in text
-            assert lock.is_held_in_process
-            assert len(inspector.nodes(path)) == 1
-            with told() as texts:
-                del lock
-                gc.collect()
-                await until(lambda: inspector.nodes(path) == [])
-            [text] = texts
-            assert path in text
 
             async def work() -> None:
-                own = client.mutex(path)
-                await own.acquire()
-
-            # The lock object ends with the task that refers to it.
-            with told() as texts:
-                await asyncio.create_task(work())
+                await client.mutex(f"{path}/own").acquire()
                 gc.collect()
-                await until(lambda: inspector.nodes(path) == [])
-            assert texts
-            assert all(path in text for text in texts)
+
+            for hold, name in [(lock.acquire, path), (work, f"{path}/own")]:
+                with told() as texts:
+                    await asyncio.create_task(hold(), name="forgetful")
+                    await asyncio.sleep(0)
+                [text] = texts
+                assert "task 'forgetful' ended while it holds <zklock.aio.Mutex" in text
+                assert repr(name) in text
+            del lock
+            gc.collect()
+            assert len(inspector.nodes(path)) == 2
+            assert len(inspector.nodes(f"{path}/own")) == 1
+        assert inspector.nodes(f"{path}/own") == []
 
     loops.run(main())
 
@@ -616,7 +597,7 @@ def test_a_hold_of_a_closed_client_gives_the_same_answers_each_time(loops: Loops
     loops.run(main())
 
 
-def test_leaked_hold_warns_once(
+def test_a_forgotten_hold_ends_with_its_client(
     server: ZooKeeper, path: str, program: Callable[..., Program], inspector: Inspector
 ) -> None:
     code = """
@@ -634,9 +615,7 @@ print("end", flush=True)
     said = []
     while (line := left.read_line()) != "end":
         said.append(line)
-    assert len(said) == 1, said
-    assert said[0].startswith("ResourceWarning ")
-    assert path in said[0]
+    assert said == []
     assert left.ends() == 0
     wait_until(lambda: inspector.nodes(path) == [])
     assert os.environ.get("PYTHONWARNINGS") is None
@@ -731,3 +710,60 @@ def test_a_block_that_was_not_safe_raises_if_no_server_confirms_the_release(
 
     errors = end_blocks_without_a_server(loops, own_server, path, work, session_timeout=3)
     assert set(errors) <= {zklock.ConnectionLost, zklock.LockLost}
+
+
+def test_the_timeout_of_the_lock_is_the_default(loops: Loops, server: ZooKeeper, path: str) -> None:
+    async def main() -> None:
+        async with Client(server.address) as client, Client(server.address) as other:
+            async with other.mutex(path), other.semaphore(f"{path}-s", 1).acquire():
+                lock = client.mutex(path, timeout=0.1)
+                assert await lock.acquire() is False
+                with pytest.raises(zklock.LockTimeout):
+                    await lock.hold()
+                with pytest.raises(zklock.LockTimeout):
+                    await client.semaphore(f"{path}-s", 1, timeout=0.1).acquire()
+
+                async def acquire_and_release() -> bool:
+                    acquired = await lock.acquire(timeout=None)
+                    await lock.release()
+                    return acquired
+
+                waiting = asyncio.create_task(acquire_and_release())
+                await until(lambda: len(lock.waiting()) == 1)
+            assert await waiting is True
+
+    loops.run(main())
+
+
+def test_a_forgotten_lock_stays_taken_until_its_client_ends(loops: Loops, server: ZooKeeper, path: str) -> None:
+    async def main() -> None:
+        async with Client(server.address) as other:
+            async with Client(server.address) as client:
+                with told() as texts:
+                    assert await client.mutex(path).acquire(timeout=0)
+                    gc.collect()
+                    assert not await other.mutex(path).acquire(timeout=0)
+                assert texts == []
+            assert await other.mutex(path).acquire(timeout=60)
+
+    loops.run(main())
+
+
+def test_the_error_names_the_task_that_holds(loops: Loops, server: ZooKeeper, path: str) -> None:
+    async def main() -> None:
+        async with Client(server.address) as client:
+            lock, held, end = client.mutex(path), asyncio.Event(), asyncio.Event()
+
+            async def work() -> None:
+                async with lock:
+                    held.set()
+                    await end.wait()
+
+            task = asyncio.create_task(work(), name="worker-7")
+            await asyncio.wait_for(held.wait(), LIMIT)
+            with pytest.raises(zklock.NotOwner, match=r"task 'worker-7' holds it: .*any task can release a Hold"):
+                await lock.release()
+            end.set()
+            await task
+
+    loops.run(main())

@@ -461,3 +461,51 @@ def test_holds_from_many_threads_exclude_each_other(client: Client, path: str) -
     for waiter in [Waiter(work) for _ in range(4)]:
         waiter.result()
     assert most == 1
+
+
+def test_the_timeout_of_the_lock_is_the_default(client: zklock.Client, server: ZooKeeper, path: str) -> None:
+    with zklock.Client(server.address) as other:
+        with other.mutex(f"{path}/m"), other.semaphore_mutex(f"{path}/j"), other.rwlock(f"{path}/r").write:
+            for lock in (
+                client.mutex(f"{path}/m", timeout=0.1),
+                client.semaphore_mutex(f"{path}/j", timeout=0),
+                client.rwlock(f"{path}/r", timeout=0.1).read,
+                client.multi([f"{path}/m"], timeout=0.1),
+            ):
+                assert lock.acquire() is False
+                assert lock.acquire(timeout=0) is False
+                with pytest.raises(zklock.LockTimeout):
+                    lock.hold()
+        with other.semaphore(path, 1).acquire(), pytest.raises(zklock.LockTimeout):
+            client.semaphore(path, 1, timeout=0.1).acquire()
+        # None means without limit: the call waits until another thread releases the lock.
+        with other.mutex(path).hold() as hold:
+            waiter = Waiter(lambda: client.mutex(path, timeout=0).acquire(timeout=None))
+            wait_until(lambda: len(other.mutex(path).participants()) == 2)
+            hold.release()
+            assert waiter.result() is True
+
+
+def test_the_error_names_the_thread_that_holds(client: zklock.Client, path: str) -> None:
+    lock = client.mutex(path)
+    end = threading.Event()
+
+    def work() -> None:
+        with lock:
+            held.set()
+            end.wait(LIMIT)
+
+    held = threading.Event()
+    worker = threading.Thread(target=work, name="worker-7")
+    worker.start()
+    try:
+        assert held.wait(LIMIT)
+        for release in (lock.release, lock.release_nowait):
+            with pytest.raises(zklock.NotOwner, match=r"thread 'worker-7' holds it: .*any thread can release a Hold"):
+                release()
+    finally:
+        end.set()
+        worker.join()
+    with pytest.raises(zklock.NotOwner) as raised:
+        lock.release()
+    assert "worker-7" not in str(raised.value)

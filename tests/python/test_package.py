@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import modulefinder
 import os
 import re
 import subprocess
@@ -46,6 +47,17 @@ def test_all_that_is_public_is_listed_and_documented(module: ModuleType) -> None
         for member, value in vars(thing).items():
             if not member.startswith("_") and (callable(value) or inspect.isdatadescriptor(value)):
                 assert is_documented(value), f"{name}.{member}"
+
+
+def test_static_analysis_finds_the_modules_that_native_code_imports(tmp_path: Path) -> None:
+    """A tool that freezes a program finds only the modules that Python code imports."""
+    (tmp_path / "program.py").write_text("import zklock")
+    finder = modulefinder.ModuleFinder(path=[str(PYTHON)])
+    finder.run_script(str(tmp_path / "program.py"))
+    files = {file.relative_to(PYTHON).with_suffix("") for file in (PYTHON / "zklock").rglob("*.py")}
+    modules = {".".join(file.parts).removesuffix(".__init__") for file in files}
+    # A program imports these modules itself.
+    assert modules - finder.modules.keys() == {"zklock.__main__", "zklock.testing"}
 
 
 def is_documented(thing: object) -> bool:

@@ -14,7 +14,7 @@ use crate::event::{CallbackDispatcher, Listener};
 use crate::hold::Hold;
 use crate::hold_tracker::{current_hold_tracker, current_owner};
 use crate::participant::{self, Participant};
-use crate::seconds::{self, Seconds};
+use crate::seconds::{self, AcquireTimeout, Seconds};
 use crate::states::lock_state;
 use crate::waiting::{self, Waiting};
 use crate::{int_args, text};
@@ -23,8 +23,9 @@ use crate::{int_args, text};
 impl Lock {
     /// Acquire or re-enter the lock for the calling thread. Return True on success, and False if the timeout passes.
     ///
-    /// ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the
-    /// call makes one attempt and does not wait for other participants. Ctrl-C interrupts the wait. The library then removes the node
+    /// ``timeout`` is a number of seconds. Without this argument, the call uses the ``timeout`` that the program chose when it made the
+    /// lock. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the call makes one attempt and does
+    /// not wait for other participants. Ctrl-C interrupts the wait. The library then removes the node
     /// of the interrupted call from the queue.
     ///
     /// Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and ClientClosed if
@@ -33,11 +34,12 @@ impl Lock {
     /// thread already holds the lock on this path through another lock object, or if the thread holds the read lock and tries to
     /// acquire the write lock. In a callback, the call raises Deadlock unless the timeout is 0. In the hub of gevent or eventlet,
     /// the call always raises Deadlock. In a greenlet without a hub, the call raises Unsupported unless the timeout is 0.
-    #[pyo3(signature = (*, timeout=None))]
+    #[pyo3(signature = (*, timeout=AcquireTimeout::Own), text_signature = "($self, *, timeout=...)")]
     fn acquire(
         this: &Bound<'_, Self>,
-        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+        #[pyo3(from_py_with = seconds::acquire_timeout)] timeout: AcquireTimeout,
     ) -> PyResult<bool> {
+        let timeout = timeout.or(this.get().timeout);
         match Self::acquire_for_caller(this, timeout)? {
             Ok(()) => Ok(true),
             Err(error) if error.status() == Status::Timeout => Ok(false),
@@ -52,12 +54,14 @@ impl Lock {
     ///
     /// The hold belongs to the calling thread, and this thread may re-enter the lock. Any thread may use, watch and release the Hold.
     ///
-    /// Raises LockTimeout if the timeout passes. The other errors are the same as for ``acquire()``.
-    #[pyo3(signature = (*, timeout=None))]
+    /// ``timeout`` has the same meaning as for ``acquire()``. Raises LockTimeout if the timeout passes. The other errors are the same as
+    /// for ``acquire()``.
+    #[pyo3(signature = (*, timeout=AcquireTimeout::Own), text_signature = "($self, *, timeout=...)")]
     fn hold(
         this: &Bound<'_, Self>,
-        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+        #[pyo3(from_py_with = seconds::acquire_timeout)] timeout: AcquireTimeout,
     ) -> PyResult<Hold> {
+        let timeout = timeout.or(this.get().timeout);
         Hold::acquire(this, timeout)
     }
 
@@ -82,7 +86,7 @@ impl Lock {
         let owner = current_owner(py)?;
         let released = py.detach(|| lock.core.start_release(owner, false)?.wait());
         Self::untrack_if_free(this, owner)?;
-        released.or_raise(py)
+        lock.name_holder(released).or_raise(py)
     }
 
     /// Cancel all calls that wait for this lock object. The cancelled calls raise Canceled. ``cancel()`` does not
@@ -345,11 +349,17 @@ impl Lock {
         // Any thread may release a semaphore mutex. The library therefore issues no warning when the thread that
         // acquired a semaphore mutex ends.
         if Self::has_no_owner(this) {
-            return Ok(lock.acquire_and_wait(py, current_owner(py)?, timeout)?.map(drop));
+            let acquired = lock.acquire_and_wait(py, current_owner(py)?, timeout)?;
+            if acquired.is_ok() {
+                Self::keep(this);
+            }
+            return Ok(acquired.map(drop));
         }
         let tracker = current_hold_tracker(py)?;
         let entered = lock.acquire_and_wait(py, tracker.get().owner(), timeout)?;
         if entered.is_ok() {
+            Self::keep(this);
+            lock.set_latest_owner(tracker.get());
             tracker.get().add(this)?;
         }
         Ok(entered.map(drop))
@@ -366,12 +376,13 @@ impl Lock {
         let owner = current_owner(py)?;
         let released = this.get().release_as(py, owner);
         Self::untrack_if_free(this, owner)?;
-        released
+        Ok(this.get().name_holder(released?))
     }
 
     /// Decrements the hold count in the owner's `HoldTracker`, or removes the count if the hold is over.
     fn untrack_if_free(this: &Bound<'_, Self>, owner: Owner) -> PyResult<()> {
         let is_over = matches!(this.get().core.state_as(owner), Ok(LockState::Free));
+        Self::drop_if_free(this);
         current_hold_tracker(this.py())?.get().remove(this, is_over);
         Ok(())
     }

@@ -40,8 +40,8 @@ hold belongs to the new task. If this coroutine is ``lock.release()``, it raises
 
 If a task ends without releasing a lock, **the library does not release the lock**. After the owner of a hold has ended,
 no other task can release the lock. The library issues a ResourceWarning that names the lock of the ended task. These
-sentences do not apply to a ``Hold`` and to a SemaphoreMutex, because any task may release them. If a lock object, a
-Hold or a Leases object is garbage-collected during a hold, the library ends the hold and also issues a ResourceWarning.
+sentences do not apply to a ``Hold`` and to a SemaphoreMutex, because any task may release them. If a Hold
+or a Leases object is garbage-collected during a hold, the library ends the hold, issues a ResourceWarning and logs it.
 Python shows ResourceWarnings with ``-X dev`` or ``-W default``. If a program abandons an asynchronous generator inside
 an ``async with`` block, another task exits the block. In an asynchronous generator, use ``async with lock.hold()``. Any
 task may exit such a block. As an alternative, use ``contextlib.aclosing()``, which closes the generator in the task

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from types import TracebackType
 
+OWN_TIMEOUT: Any = ...
+"""The default of the argument ``timeout``: the timeout of the lock or the semaphore."""
+
 Held = TypeVar("Held", bound="AbstractAsyncContextManager[Any]")
 """The type of the acquired object. If a program uses the object in ``async with``, the end of the block releases the
 lock or the leases.

@@ -214,12 +214,12 @@ class Client(Uncopyable):
         """Make a re-entrant mutex on a path, like Curator's ``InterProcessMutex``. The method sends nothing to a
         server.
 
-        ``timeout`` applies to ``async with`` blocks: a block waits for the mutex for at most ``timeout`` seconds, or
-        without limit if ``timeout`` is None. ``acquire()`` and ``hold()`` have a separate argument ``timeout``.
-        ``data`` is the content of each node that the mutex creates. If ``data`` is None, the nodes contain the address
-        of this host, as in Curator. ``local_handover`` is the maximum number of consecutive local hand-overs between
-        tasks of this process; see ``Lock.set_local_handover()``. Raises ValueError for a path that ZooKeeper does not
-        accept, and ClientClosed if the client is closed.
+        A ``async with`` block, and a call of ``acquire()`` or ``hold()`` without the argument ``timeout``, waits for
+        the mutex for at most ``timeout`` seconds, or without limit if ``timeout`` is None. ``data`` is the content of
+        each node that the mutex creates. If ``data`` is None, the nodes contain the address of this host, as in
+        Curator. ``local_handover`` is the maximum number of consecutive local hand-overs between tasks of this process;
+        see ``Lock.set_local_handover()``. Raises ValueError for a path that ZooKeeper does not accept, and ClientClosed
+        if the client is closed.
         """
         client, bridge = self._require_connected()
         return Mutex(self, bridge, client.mutex(path, timeout=timeout, data=data, local_handover=local_handover))
@@ -260,9 +260,13 @@ class Client(Uncopyable):
         return MultiLock(self, bridge, made, aio_locks)
 
     @overload
-    def semaphore(self, path: str, max_leases: int, *, count_path: None = None, initial: None = None) -> Semaphore: ...
+    def semaphore(
+        self, path: str, max_leases: int, *, count_path: None = None, initial: None = None, timeout: float | None = None
+    ) -> Semaphore: ...
     @overload
-    def semaphore(self, path: str, max_leases: None = None, *, count_path: str, initial: int) -> Semaphore: ...
+    def semaphore(
+        self, path: str, max_leases: None = None, *, count_path: str, initial: int, timeout: float | None = None
+    ) -> Semaphore: ...
     def semaphore(
         self,
         path: str,
@@ -270,6 +274,7 @@ class Client(Uncopyable):
         *,
         count_path: str | None = None,
         initial: int | None = None,
+        timeout: float | None = None,
     ) -> Semaphore:
         """Make a semaphore on a path, like Curator's ``InterProcessSemaphoreV2``.
 
@@ -278,13 +283,14 @@ class Client(Uncopyable):
         ``count_path`` is the path of a shared count (see ``shared_count_set()`` and Curator's ``SharedCount``). With
         ``count_path``, the number of leases is always the current value of the shared count. If the shared count does
         not exist, the library creates the count with the value ``initial`` before the first call acquires leases. If a
-        program lowers the shared count, leases that are already held stay valid.
+        program lowers the shared count, leases that are already held stay valid. A call of ``acquire()`` without the
+        argument ``timeout`` waits for at most ``timeout`` seconds, or without limit if ``timeout`` is None.
 
         The call does not wait. If the library cannot create the shared count, later calls of ``acquire()`` raise the
         error. Raises TypeError for a wrong combination of arguments.
         """
         client, bridge = self._require_connected()
-        made = _semaphore_nowait(client, path, max_leases, count_path=count_path, initial=initial)
+        made = _semaphore_nowait(client, path, max_leases, count_path=count_path, initial=initial, timeout=timeout)
         return Semaphore(self, bridge, made)
 
     async def shared_count_get(self, path: str) -> int:
@@ -409,6 +415,7 @@ class Client(Uncopyable):
             bridge.fail_waiters(ClientClosed(_CLOSED_MEANWHILE))
         else:
             self._ended = bridge.close_client(self._native)
+        bridge.held_locks.clear()
 
     def _is_closed(self) -> bool:
         return self._phase is _ConnectPhase.CLOSED

@@ -8,11 +8,11 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
-from zklock._errors import ClientClosed, ConnectionLost, Error, Exhausted, Forked, InvalidType, LockLost
+from zklock._errors import ClientClosed, ConnectionLost, Error, Exhausted, Forked, InvalidType, LockLost, NotOwner
 from zklock._logs import log_failed_end
 from zklock._states import LockState
 from zklock._zklock import _listen, _report_unraisable, _set_revocable, _TaskLock
-from zklock.aio._acquiring import Acquiring
+from zklock.aio._acquiring import OWN_TIMEOUT, Acquiring
 from zklock.aio._loss import LossTarget, WhileHeld, wait_lost
 from zklock.aio._owner import Owner, Task, current_number, current_task, owner_of, owning_task
 from zklock.aio._uncopyable import Uncopyable
@@ -42,10 +42,10 @@ class Lock(Uncopyable):
     A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is HELD
     or SUSPENDED.
 
-    When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When
-    a task ends, the library does not release its holds. After a task has ended, no other task can release its holds,
-    except holds of a SemaphoreMutex and the holds of Hold objects. The library issues a ResourceWarning if a lock
-    object is garbage-collected while a task holds the lock, or if a task ends and no other task can release its hold.
+    A lock that ``acquire()`` has acquired stays taken until its release or the end of its client, even if the program
+    drops the lock object. When a task ends, the library does not release its holds. After a task has ended, no other
+    task can release its holds, except holds of a SemaphoreMutex and the holds of Hold objects. The library issues a
+    ResourceWarning if a task ends and no other task can release its hold.
 
     All methods raise ClientClosed after the client is closed, and raise Forked in a forked child process.
     """
@@ -57,15 +57,17 @@ class Lock(Uncopyable):
         self._client = client  # an unreferenced client would be closed
         self._bridge = bridge
         self._native = lock
+        self._latest_owner: tuple[Owner, str] | None = None
         bridge.aio_locks[lock] = self
 
-    def acquire(self, *, timeout: float | None = None) -> Coroutine[Any, Any, bool]:
+    def acquire(self, *, timeout: float | None = OWN_TIMEOUT) -> Coroutine[Any, Any, bool]:
         """Acquire or re-enter the lock for the current task. Return True on success, and False if the timeout passes.
 
-        ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a
-        timeout of 0, the call makes one attempt and does not wait for other participants. If the task is cancelled
-        during the wait, it neither acquires the lock nor waits for the server. The library then removes the node of the
-        cancelled call from the queue in the background.
+        ``timeout`` is a number of seconds. Without this argument, the call uses the ``timeout`` that the program chose
+        when it made the lock. With a timeout of None or infinity, the call waits without limit. With a timeout of 0,
+        the call makes one attempt and does not wait for other participants. If the task is cancelled during the wait,
+        it neither acquires the lock nor waits for the server. The library then removes the node of the cancelled call
+        from the queue in the background.
 
         Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and
         ClientClosed if the client is closed. Raises LockLost if the task has lost an earlier hold of this lock object
@@ -93,11 +95,12 @@ class Lock(Uncopyable):
         self._track_hold(owner, task)
         return True
 
-    def hold(self, *, timeout: float | None = None) -> Acquiring[Hold]:
+    def hold(self, *, timeout: float | None = OWN_TIMEOUT) -> Acquiring[Hold]:
         """Acquire the lock, and return a Hold. Use the call in an ``async with`` block, or await the call.
 
         The hold belongs to the task that acquires the lock, and this task may re-enter the lock. Any task may use and
-        release the Hold. Raises LockTimeout if the timeout passes. The other errors are the same as for ``acquire()``.
+        release the Hold. ``timeout`` has the same meaning as for ``acquire()``. Raises LockTimeout if the timeout
+        passes. The other errors are the same as for ``acquire()``.
 
         Example::
 
@@ -107,8 +110,11 @@ class Lock(Uncopyable):
         return Acquiring(self._hold(timeout, current_task()))
 
     async def _hold(self, timeout: float | None, caller: Task | None) -> Hold:
-        queue, owner = self._bridge.queue_for_call(), owner_of(owning_task(caller))
-        return Hold(self, await self._bridge.wait(queue.hold(self._as(owner), timeout)))
+        queue, task = self._bridge.queue_for_call(), owning_task(caller)
+        owner = owner_of(task)
+        hold = Hold(self, await self._bridge.wait(queue.hold(self._as(owner), timeout)))
+        self._latest_owner = owner, task.get_name()
+        return hold
 
     def _as(self, owner: Owner) -> native._TaskLock:
         """Return the lock from the point of view of ``owner``."""
@@ -118,8 +124,20 @@ class Lock(Uncopyable):
         return _TaskLock(self._native, current_number())
 
     def _track_hold(self, owner: Owner, task: Task) -> None:
+        self._latest_owner = owner, task.get_name()
+        self._bridge.held_locks.add(self)
         if self._has_owner:
             owner.track(self, task)
+
+    def _name_holder(self, error: NotOwner) -> NotOwner:
+        """Add the holder to the message of ``error``, if the holder is another task."""
+        if self._latest_owner is not None:
+            owner, name = self._latest_owner
+            with contextlib.suppress(Error):
+                if self._as(owner).state not in (LockState.FREE, LockState.LOST):
+                    hint = "only the holder can release what acquire() took; any task can release a Hold of hold()"
+                    return NotOwner(f"{error}; task {name!r} holds it: {hint}")
+        return error
 
     def _release_lost_and_check_held(self, owner: Owner) -> bool:
         """Return whether an ended task still has a hold that is not lost. The method releases the lost holds of the
@@ -149,14 +167,25 @@ class Lock(Uncopyable):
 
     async def _release(self, caller: Task | None) -> None:
         queue, owner = self._bridge.queue_for_call(), owner_of(owning_task(caller))
-        op = queue.release(self._as(owner))
-        self._is_left(owner)
-        await self._bridge.wait(op)
+        try:
+            op = queue.release(self._as(owner))
+            self._is_left(owner)
+            await self._bridge.wait(op)
+        except NotOwner as error:
+            raise self._name_holder(error) from None
 
     def _is_left(self, owner: Owner) -> None:
         """Decrement the hold count of the owner, or remove the count if the hold is over."""
         with contextlib.suppress(Error):
             owner.leaves(self, is_over=self._as(owner).state is LockState.FREE)
+        self._drop_if_free()
+
+    def _drop_if_free(self) -> None:
+        """Let the lock object be garbage-collected if no hold through this object is left."""
+        with contextlib.suppress(Error):
+            if self._native.state_in_process is not LockState.FREE:
+                return
+        self._bridge.held_locks.discard(self)
 
     def release_nowait(self) -> None:
         """Release the lock once for the current task. The call does not wait, because the library removes the node in
@@ -166,6 +195,8 @@ class Lock(Uncopyable):
         """
         try:
             self._as_current_task().release_nowait()
+        except NotOwner as error:
+            raise self._name_holder(error) from None
         finally:
             task = current_task()
             if task is not None:
@@ -548,7 +579,9 @@ class Hold(Uncopyable):
         never releases a later hold of a member lock.
         """
         bridge = self._lock._bridge
-        await bridge.wait(bridge.queue_for_call().release_hold(self._native))
+        op = bridge.queue_for_call().release_hold(self._native)
+        self._lock._drop_if_free()
+        await bridge.wait(op)
 
     def release_nowait(self) -> None:
         """Release the lock. The call does not wait, because the library removes the node in the background. Any task
@@ -557,6 +590,7 @@ class Hold(Uncopyable):
         The method raises NotOwner and LockLost in the same cases as ``release()``.
         """
         self._native.release_nowait()
+        self._lock._drop_if_free()
 
     async def __aenter__(self) -> Self:
         """Return this Hold. Raises NotOwner if the hold was already released, and LockLost if the hold was lost."""
@@ -633,8 +667,7 @@ class MultiLock(Lock):
     ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE unless the task holds all member locks.
     If the task holds all member locks, the state of the multi-lock is the worst state of its member locks.
     ``release()`` releases every member lock that the task holds. If the release of one member lock fails, ``release()``
-    still releases the remaining member locks, and then raises the first error. When a multi-lock object is
-    garbage-collected, the library releases only the member locks that it made for this multi-lock.
+    still releases the remaining member locks, and then raises the first error.
 
     If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in
     one transaction. Member locks that join their queues in one transaction have the same fencing token. Programs that

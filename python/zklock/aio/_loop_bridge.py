@@ -49,6 +49,10 @@ class LoopBridge:
         self.aio_locks: weakref.WeakValueDictionary[native.Lock, object] = weakref.WeakValueDictionary()
         """A mapping from native locks to the program's lock objects. Events contain the lock objects of this mapping.
         """
+        self.held_locks: set[object] = set()
+        """The lock objects that acquire() or an ``async with`` block has acquired. A hold lasts until its release or
+        the end of the client, even if the program drops the lock object.
+        """
         self._loop = asyncio.get_running_loop()
         self._queue = _CompletionQueue()
         self._on_event = on_event

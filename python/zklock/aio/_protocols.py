@@ -73,11 +73,11 @@ class LockLike(Protocol):
     ``isinstance(lock, LockLike)`` also works.
     """
 
-    def acquire(self, *, timeout: float | None = None) -> Awaitable[bool]:
+    def acquire(self, *, timeout: float | None = ...) -> Awaitable[bool]:
         """Acquire or re-enter the lock for the current task."""
         ...
 
-    def hold(self, *, timeout: float | None = None) -> AbstractAsyncContextManager[HoldLike, Any]:
+    def hold(self, *, timeout: float | None = ...) -> AbstractAsyncContextManager[HoldLike, Any]:
         """Acquire the lock for a block, and return a hold."""
         ...
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zklock._errors import Error, NotOwner
 from zklock._zklock import _set_revocable
-from zklock.aio._acquiring import Acquiring
+from zklock.aio._acquiring import OWN_TIMEOUT, Acquiring
 from zklock.aio._locks import aio_repr, end_block, is_cancellation, is_safe, listen, wrap_callback
 from zklock.aio._loss import LossTarget, WhileHeld, wait_lost
 from zklock.aio._uncopyable import Uncopyable
@@ -42,12 +42,13 @@ class Semaphore(Uncopyable):
         self._bridge = bridge
         self._native = semaphore
 
-    def acquire(self, quantity: int = 1, *, timeout: float | None = None) -> Acquiring[Leases]:
+    def acquire(self, quantity: int = 1, *, timeout: float | None = OWN_TIMEOUT) -> Acquiring[Leases]:
         """Acquire ``quantity`` leases, and return a Leases object. The call acquires either all ``quantity`` leases or
         no lease. Await the call, or use the call in an ``async with`` block.
 
-        ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a
-        timeout of 0, the call makes one attempt and does not wait for other participants. The semaphore serves waiting
+        ``timeout`` is a number of seconds. Without this argument, the call uses the ``timeout`` that the program chose
+        when it made the semaphore. With a timeout of None or infinity, the call waits without limit. With a timeout of
+        0, the call makes one attempt and does not wait for other participants. The semaphore serves waiting
         calls in queue order, so a call that requests few leases cannot overtake an earlier call that requests many. If
         the task is cancelled during the wait, it acquires no leases, and the call ends at once. The library
         then removes the nodes of the cancelled call from the queue in the background.
