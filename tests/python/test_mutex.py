@@ -149,13 +149,6 @@ def test_release_nowait(client: zklock.Client, path: str, inspector: Inspector) 
     inspector.wait_for(path, 0)
 
 
-def test_a_handle_that_is_forgotten_releases(client: zklock.Client, path: str, inspector: Inspector) -> None:
-    lock = client.mutex(path)
-    lock.acquire()
-    del lock
-    inspector.wait_for(path, 0)
-
-
 def test_cancel_wakes_waiters(
     client: zklock.Client, other_client: zklock.Client, path: str, inspector: Inspector
 ) -> None:

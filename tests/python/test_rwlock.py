@@ -8,6 +8,7 @@ import pytest
 
 import zklock
 from conftest import Inspector, Waiter, ends_at_limit, wait_until
+from server import ZooKeeper
 from zklock import LockState
 
 
@@ -21,8 +22,8 @@ def test_readers_share_and_a_writer_excludes(
         assert other.read.is_held
         assert ["__READ__" in node for node in inspector.nodes(path)] == [True, True]
         assert Waiter(lambda: rw.write.acquire(timeout=0)).result() is False
-        assert other_client.rwlock(path).read.acquire(timeout=0) is True
-    gc.collect()
+        assert other.read.acquire(timeout=0) is True
+        other.read.release()
     inspector.wait_for(path, 0)
     with rw.write:
         assert rw.write.node_path == inspector.nodes(path)[0]
@@ -62,17 +63,19 @@ def test_read_lock_outlives_its_rwlock_object(client: zklock.Client, path: str, 
     gc.collect()
     assert read.acquire()
     assert len(inspector.nodes(path)) == 1
-    del read
-    inspector.wait_for(path, 0)
+    read.release()
+    assert inspector.nodes(path) == []
 
 
-def test_collected_rwlock_releases(client: zklock.Client, path: str, inspector: Inspector) -> None:
-    rw = client.rwlock(path)
-    rw.write.acquire()
-    rw.read.acquire()
-    assert len(inspector.nodes(path)) == 2
-    del rw
-    inspector.wait_for(path, 0)
+def test_collected_rwlock_stays_held_until_its_client_ends(server: ZooKeeper, path: str, inspector: Inspector) -> None:
+    with zklock.Client(server.address) as client:
+        rw = client.rwlock(path)
+        rw.write.acquire()
+        rw.read.acquire()
+        del rw
+        gc.collect()
+        assert len(inspector.nodes(path)) == 2
+    assert inspector.nodes(path) == []
 
 
 def test_a_writer_goes_on_reading(
