@@ -452,8 +452,8 @@ while not reused:
         assert outcome == ["NotOwner", False]
         reused = reused or number == was
 print(lock.is_held_in_process)
-del lock
-again = client.mutex(sys.argv[2])
+client.close()
+again = zklock.Client(sys.argv[1]).mutex(sys.argv[2])
 assert again.acquire(timeout=60)
 print("free")
 """

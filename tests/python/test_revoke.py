@@ -237,9 +237,9 @@ def test_what_a_callback_raises_is_reported(
 def test_a_callback_does_not_keep_its_lock(client: zklock.Client, path: str, inspector: Inspector, make: Locks) -> None:
     lock = make(client, path)
     lock.set_revocable(lambda node, lock=lock: lock.cancel())
-    held = lock.acquire()
-    things = [weakref.ref(lock), weakref.ref(lock) if held is True else weakref.ref(held)]
-    nodes = things[1]().node_paths
+    held = lock.hold() if isinstance(lock, zklock.Lock) else lock.acquire()
+    things = [weakref.ref(lock), weakref.ref(held)]
+    nodes = (lock if isinstance(lock, zklock.Lock) else held).node_paths
     assert all(inspector.kazoo.exists(node) for node in nodes)
     del lock, held
     gc.collect()
