@@ -22,6 +22,7 @@ from zklock.aio import Client
 from zklock.testing import StandaloneServer
 
 
+@pytest.mark.filterwarnings("ignore:task .* ended while it holds:ResourceWarning")
 def test_closing(loops: Loops, server: ZooKeeper, path: str, inspector: Inspector) -> None:
     async def main() -> None:
         client = Client(server.address)

@@ -75,13 +75,6 @@ def test_they_exclude_each_other(
     assert waiter.result() == (True, None)
 
 
-def test_collected_handle_releases(client: zklock.Client, path: str, inspector: Inspector) -> None:
-    lock = client.semaphore_mutex(path)
-    lock.acquire()
-    del lock
-    inspector.wait_for(f"{path}/leases", 0)
-
-
 def test_a_lost_one_is_reported(client: zklock.Client, path: str, inspector: Inspector) -> None:
     lock = client.semaphore_mutex(path)
     with pytest.raises(zklock.LockLost, match="deleted"), lock:
