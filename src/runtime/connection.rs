@@ -28,9 +28,9 @@ pub(super) struct Connection {
     is_checked: bool,
 }
 
-const NO_ANSWER: &str = "the server closed the connection without an answer; it may have no quorum yet, it may have too \
-                         many connections from this address (maxClientCnxns, 60 by default), or its port may require \
-                         TLS (tls.enabled)";
+const NO_ANSWER: &str = "the server closed the connection without an answer; it may have no quorum yet, or too many \
+                         connections from this address (maxClientCnxns, 60 by default), or its port requires TLS \
+                         (tls.enabled)";
 
 /// The conditions for which the I/O thread waits: received data, and room for data to send. The poller reports a
 /// condition to the I/O thread only when the condition becomes true (edge-triggered).

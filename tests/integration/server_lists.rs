@@ -174,7 +174,7 @@ fn calls_succeed_while_the_list_changes() {
     // request.
     let mut others: Vec<RawClient> = ensemble.servers().iter().map(raw).collect();
     let client = client_with(&lists[0], TEST_TIMEOUT);
-    let (path, tries_end) = (path("busy"), AtomicBool::new(false));
+    let path = path("busy");
     thread::scope(|scope| {
         let workers: Vec<_> = (0..4)
             .map(|_| {
@@ -189,28 +189,26 @@ fn calls_succeed_while_the_list_changes() {
             })
             .collect();
         let is_over = || workers.iter().all(|worker| worker.is_finished());
-        let tries = scope.spawn(|| {
-            let lock = client.mutex(&format!("{path}/free")).unwrap();
-            while !tries_end.load(Ordering::SeqCst) {
-                let (result, took) = timed(|| lock.acquire(Some(Duration::ZERO)));
-                match result {
-                    Ok(()) => lock.release().unwrap(),
-                    Err(error) => assert!(took >= SECOND, "{error} after {took:?}"),
-                }
-            }
-        });
+        let free = client.mutex(&format!("{path}/free")).unwrap();
         let mut changes = 0;
         while !is_over() {
             changes += 1;
             let connections = client.metrics().unwrap().connections;
             client.set_servers(&lists[changes % lists.len()]).unwrap();
+            let (result, took) = timed(|| free.acquire(Some(Duration::ZERO)));
+            match result {
+                Ok(()) => free.release().unwrap(),
+                // On a busy machine, the move can take longer. The attempt may leave a node behind for a moment.
+                Err(error) => {
+                    assert!(took >= SECOND, "{error} after {took:?}");
+                    wait_until(TEST_TIMEOUT, || free.participants().is_ok_and(|found| found.is_empty()));
+                }
+            }
             wait_until(TEST_TIMEOUT, || {
                 others.iter_mut().for_each(|other| assert!(other.exists("/")));
                 client.metrics().unwrap().connections > connections || is_over()
             });
         }
-        tries_end.store(true, Ordering::SeqCst);
-        tries.join().unwrap();
         println!("{changes} changes");
     });
     let metrics = client.metrics().unwrap();

@@ -151,11 +151,14 @@ fn cached_waiter_reads_the_holder_once_for_its_timeout_message() {
     let (path, recorder, holder) = (path("mirrored wait"), RequestRecorder::new(server), client(&server.address()));
     let (held, waiting) = (holder.mutex(&path).unwrap(), recorder.client.mutex(&path).unwrap());
     held.set_data(Some(b"the holder")).unwrap();
-    for _ in 0..8 {
-        cycle(&waiting);
-        cycle(&held);
-    }
-    assert!(recorder.take().contains(&ADD_WATCH));
+    // On a busy machine, the cycles may be too slow for a cache.
+    wait_until(TEST_TIMEOUT, || {
+        for _ in 0..8 {
+            cycle(&waiting);
+            cycle(&held);
+        }
+        recorder.take().contains(&ADD_WATCH)
+    });
     held.acquire(None).unwrap();
     let error = waiting.acquire(Some(Duration::from_secs(2))).unwrap_err();
     assert_eq!(error.status(), Status::Timeout);
@@ -221,11 +224,11 @@ fn timed_out_acquire_removes_its_watch() {
     assert_eq!(recorder.take(), [CREATE, LIST, READ, READ, REMOVE_WATCHES, DELETE]);
     assert_eq!(status(waiting.acquire(Some(Duration::ZERO))), Status::Timeout);
     wait_for_waiters(&held, 1);
-    assert_eq!(recorder.take(), [LIST], "an acquire with timeout 0 creates no node and sets no watch");
+    assert_eq!(recorder.take(), [LIST, READ], "an acquire with timeout 0 creates no node and sets no watch");
 }
 
 #[test]
-fn timeout_zero_behind_a_holder_only_lists() {
+fn timeout_zero_behind_a_holder_lists_and_reads_the_node_ahead() {
     let server = server_without_sweeps();
     let (recorder, holder) = (RequestRecorder::new(server), client(&server.address()));
     let check = |held: &Lock, tried: &Lock, names: &str| {
@@ -235,7 +238,7 @@ fn timeout_zero_behind_a_holder_only_lists() {
             assert_eq!(error.status(), Status::Timeout);
             assert!(error.message().contains(names) && error.message().contains(held.path()), "{error}");
         }
-        assert_eq!(recorder.take(), [LIST; 20]);
+        assert_eq!(recorder.take(), [[LIST, READ]; 20].concat());
         held.release().unwrap();
         tried.acquire(Some(Duration::ZERO)).unwrap();
         assert_eq!(recorder.take(), [LIST, CREATE, LIST]);
@@ -274,7 +277,7 @@ fn timeout_zero_on_a_multi_lock_lists_each_directory_and_creates_missing_ones() 
     for _ in 0..20 {
         assert_eq!(status(multi.acquire(Some(Duration::ZERO))), Status::Timeout);
     }
-    assert_eq!(recorder.take(), [LIST; 40]);
+    assert_eq!(recorder.take(), [[LIST, LIST, READ]; 20].concat());
     held[1].release().unwrap();
     // This acquire also creates the first directory, which no earlier attempt has created.
     multi.acquire(Some(Duration::ZERO)).unwrap();
@@ -308,7 +311,7 @@ fn timeout_zero_in_a_known_empty_directory_costs_one_round_trip() {
     wait_for_waiters(&lock, 1);
     recorder.take();
     assert_eq!(status(lock.acquire(Some(Duration::ZERO))), Status::Timeout);
-    assert_eq!(recorder.take(), [LIST]);
+    assert_eq!(recorder.take(), [LIST, READ]);
 }
 
 /// One client holds the lock, a writer is next, and fifty readers are behind it. A release wakes only those that are
