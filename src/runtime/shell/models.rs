@@ -296,12 +296,14 @@ fn ends_of(
     let ends = Arc::clone(&seen);
     loom::model(move || {
         let call = Arc::new(acquire(&connected(), acquire_limit));
-        let end = match wait(Arc::clone(&call)).unwrap_err().status() {
+        let status = wait(Arc::clone(&call)).unwrap_err().status();
+        let end = match status {
             Status::Timeout | Status::Connection => TIMED_OUT,
             status => status.name(),
         };
         assert!(!lock(&call.shell.state).answer_handlers.contains_key(&call.op));
-        assert!(call.slot.wait(Duration::ZERO).is_none());
+        let again = call.slot.wait(Duration::ZERO).map(|answer| answer.unwrap_err().status());
+        assert_eq!(again, Some(status), "a later question has the same answer");
         ends.lock().unwrap().insert(end);
     });
     let seen = seen.lock().unwrap();
