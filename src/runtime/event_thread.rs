@@ -13,9 +13,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use zklock_core::error::Result;
-use zklock_process::{ForkEpoch, PerProcess, resource_error, with_signals_blocked};
+use zklock_process::{ForkEpoch, PerProcess, resource_error};
 
-use super::sync::{Builder, JoinHandle, Monitor, thread_local};
+use super::io_thread::join_limit;
+use super::sync::{JoinHandle, Monitor, spawn, thread_local};
 
 static EVENT_THREAD: PerProcess<EventThread> = PerProcess::new(EventThread::default);
 
@@ -62,6 +63,8 @@ struct State {
     last_id: u64,
     /// True while the event thread is running. The event thread sets this field to false before it ends.
     is_running: bool,
+    /// True once the event thread runs.
+    has_started: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -78,12 +81,12 @@ impl Registration {
     pub(super) fn on_thread(event_thread: &'static EventThread) -> Result<Self> {
         let mut state = event_thread.state.lock();
         if !state.is_running {
-            let run = || Builder::new().name("zkl-events".into()).spawn(|| event_thread.run());
-            let thread =
-                with_signals_blocked(run).map_err(|cause| resource_error("starting the event thread", &cause))?;
+            let thread = spawn("zkl-events", || event_thread.run())
+                .map_err(|cause| resource_error("starting the event thread", &cause))?;
             // A previous event thread may not have ended yet, but it no longer calls handlers.
             state.thread = Some(thread);
             state.is_running = true;
+            state.has_started = false;
         }
         state.registrations += 1;
         state.last_id += 1;
@@ -113,8 +116,10 @@ impl Drop for Registration {
             // The event thread may still be running a handler of this registration.
             state = shared.wait_while(state, None, |state| state.current == Some(self.id));
             // If no registration is left, this thread waits until the event thread has ended. This second wait also
-            // ends if the event thread has work for another source, or if a new client registers.
-            state = shared.wait_while(state, None, |state| {
+            // ends if the event thread has work for another source, or if a new client registers. A thread that cannot
+            // start or run ends later.
+            let limit = join_limit(state.has_started);
+            state = shared.wait_while(state, limit, |state| {
                 state.is_running && state.registrations == 0 && state.current.is_none() && state.ready.is_empty()
             });
         }
@@ -131,6 +136,7 @@ impl EventThread {
     fn run(&self) {
         IS_EVENT_THREAD.with(|dispatching| dispatching.set(Some(ForkEpoch::current())));
         let mut state = self.state.lock();
+        state.has_started = true;
         loop {
             if let Some((id, source)) = state.ready.pop_front() {
                 state.current = Some(id);

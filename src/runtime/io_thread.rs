@@ -13,11 +13,11 @@ use std::time::Duration;
 use mio::Token;
 use zklock_core::error::{Result, Status};
 use zklock_core::time::Time;
-use zklock_process::{ForkEpoch, PerProcess, resource_error, with_signals_blocked};
+use zklock_process::{ForkEpoch, PerProcess, resource_error};
 
 use super::clock;
 use super::poller::{CheckedPoll, Poller, WAKER};
-use super::sync::{Builder, JoinHandle, Mutex, lock};
+use super::sync::{JoinHandle, Monitor, Mutex, lock, spawn};
 
 static IO_THREAD: PerProcess<Mutex<Option<RunningThread>>> = PerProcess::new(|| Mutex::new(None));
 
@@ -42,6 +42,17 @@ pub(super) struct IoThread {
     /// The current poller. If the poller stops working, the I/O thread replaces the poller.
     poller: Mutex<Arc<Poller>>,
     pending_changes: Mutex<PendingChanges>,
+    progress: Monitor<Progress>,
+}
+
+/// The progress of the I/O thread.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// The thread does not run yet. It cannot start while another thread holds the lock of the dynamic loader.
+    #[default]
+    Starting,
+    Running,
+    Ended,
 }
 
 #[derive(Default)]
@@ -96,11 +107,30 @@ impl IoThread {
         // The I/O thread that is ending may still run a hook that registers a new client. This thread therefore unlocks
         // the mutex before it waits. The new client starts a new I/O thread.
         drop(place);
-        if let Some(RunningThread { thread, .. }) = ending
+        if let Some(RunningThread { io, thread, .. }) = ending
+            && io.wait_until_ended()
             && thread.join().is_err()
         {
             tracing::error!("the I/O thread has panicked");
         }
+    }
+
+    /// Waits until the thread has ended, for a limited time. Returns false if the thread cannot run. It then ends as soon
+    /// as it can.
+    fn wait_until_ended(&self) -> bool {
+        let progress = self.progress.lock();
+        let limit = join_limit(*progress != Progress::Starting);
+        *self.progress.wait_while(progress, limit, |progress| *progress != Progress::Ended) == Progress::Ended
+    }
+
+    /// Returns whether the thread has begun to run.
+    pub(super) fn has_started(&self) -> bool {
+        *self.progress.lock() != Progress::Starting
+    }
+
+    fn set_progress(&self, progress: Progress) {
+        *self.progress.lock() = progress;
+        self.progress.notify();
     }
 
     /// Notifies the thread that the next timeout of a client is earlier than before.
@@ -116,6 +146,17 @@ impl IoThread {
 
     fn wake(&self) {
         self.poller().wake();
+    }
+}
+
+/// Returns the longest time for which a call waits for the end of a library thread. A thread that has not started cannot
+/// end during the call, if the caller holds the lock of the dynamic loader.
+pub(super) const fn join_limit(has_started: bool) -> Option<Duration> {
+    match has_started {
+        // In the models, every thread runs, and a limit could pass at any moment.
+        _ if cfg!(zklock_loom) => None,
+        true => Some(Duration::from_secs(10)),
+        false => Some(Duration::from_millis(100)),
     }
 }
 
@@ -145,13 +186,13 @@ pub(crate) fn spawn_in_background(work: impl FnOnce() -> Result<()> + Send + 'st
             tracing::debug!("work in the background failed: {error}");
         }
     };
-    let started = with_signals_blocked(|| Builder::new().name("zkl-close".into()).spawn(run));
-    started.map(drop).map_err(|cause| resource_error("starting a thread", &cause))
+    spawn("zkl-close", run).map(drop).map_err(|cause| resource_error("starting a thread", &cause))
 }
 
 fn start() -> io::Result<RunningThread> {
     let poll = CheckedPoll::new()?;
-    let io = Arc::new(IoThread { poller: Mutex::new(Arc::clone(poll.poller())), pending_changes: Mutex::default() });
+    let poller = Mutex::new(Arc::clone(poll.poller()));
+    let io = Arc::new(IoThread { poller, pending_changes: Mutex::default(), progress: Monitor::default() });
     let looping = IoLoop {
         io: Arc::clone(&io),
         clients: HashMap::new(),
@@ -159,7 +200,13 @@ fn start() -> io::Result<RunningThread> {
         planned: HashMap::new(),
         unread: Vec::new(),
     };
-    let thread = with_signals_blocked(|| Builder::new().name("zkl-io".into()).spawn(move || looping.run(poll)))?;
+    let of_thread = Arc::clone(&io);
+    let run = move || {
+        of_thread.set_progress(Progress::Running);
+        looping.run(poll);
+        of_thread.set_progress(Progress::Ended);
+    };
+    let thread = spawn("zkl-io", run)?;
     Ok(RunningThread { io, thread, clients: 0, last_token: WAKER.0 })
 }
 

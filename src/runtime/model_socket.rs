@@ -74,6 +74,8 @@ pub(super) enum WakeReason {
     Readable,
     WokenUp,
     TimedOut,
+    #[allow(dead_code, reason = "the model can always wait")]
+    CannotWait,
 }
 
 impl SocketWaiter {

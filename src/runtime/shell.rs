@@ -7,8 +7,9 @@
 //!
 //! One thread at a time, called the *reader*, reads the socket. A calling thread becomes the reader if it waits for the
 //! only pending answer. Otherwise the I/O thread is the reader. A calling thread remains the reader until its operation
-//! is answered or its time limit has passed. Another thread may end the operation, for example by a cancellation. Even
-//! then, the calling thread remains the reader until it has noticed the end.
+//! is answered or its time limit has passed. A thread may be unable to run: in a signal handler, in a debugger, with a
+//! low priority, or because it has left the call with `siglongjmp`. The I/O thread therefore takes the reading back
+//! after `READER_LIMIT`, and at once if another operation waits for an answer.
 
 mod connecting;
 
@@ -36,7 +37,7 @@ use super::event_delivery::{EventDelivery, RevocationHandler};
 use super::io_thread::{IoClient, IoThread, while_driving_io};
 use super::socket_waiter::{SocketWaiter, WakeReason};
 use super::sync::{Mutex, MutexGuard, lock};
-use super::{clock, report, tls};
+use super::{clock, report, resolve, tls};
 
 pub(crate) struct Shell {
     epoch: ForkEpoch,
@@ -71,6 +72,7 @@ struct State {
     /// prevent a calling thread from becoming the reader. The field `answer_handlers` therefore does not contain the
     /// handlers of hold waits.
     hold_wait_handlers: HashMap<OpId, Arc<dyn AnswerHandler>>,
+    /// The calling thread that reads the socket, or that has not noticed yet that it no longer reads.
     reader: Option<SocketReader>,
     /// The reader uses this object to wait for the socket. The value is `None` if the client is closed.
     socket_waiter: Option<Arc<SocketWaiter>>,
@@ -138,12 +140,27 @@ struct SocketReader {
     op: OpId,
     /// The socket for which the thread waits.
     socket: Option<RawFd>,
+    /// The time at which the I/O thread takes the reading back.
+    until: Time,
+    turn: Turn,
+}
+
+/// The progress of a reader's turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// The thread reads the socket.
+    Reads,
+    /// The I/O thread reads the socket again. The calling thread must be woken.
+    Ended,
+    /// The calling thread was woken, but has not run since then.
+    Woken,
 }
 
 impl Shell {
     /// Starts the shell of an engine. This function registers the shell with the I/O thread. The shell passes the
     /// engine's notifications to `delivery`, and loads `inputs` before each attempt to connect.
     pub(crate) fn start(engine: Engine, delivery: Arc<EventDelivery>, inputs: AttemptInputs) -> Result<Arc<Self>> {
+        clock::check()?;
         let waiter = SocketWaiter::new()?;
         IoThread::register(|io, token| Self::new(engine, token, Some(io), delivery, waiter, inputs))
     }
@@ -310,7 +327,7 @@ impl Shell {
         handler: Arc<dyn AnswerHandler>,
         submit: impl FnOnce(&mut Engine, Time) -> OpId,
     ) -> Result<OpId> {
-        self.submit_to(submit, |state| &mut state.answer_handlers, handler)
+        self.submit_to(submit, State::answer_handlers_of_new_op, handler)
     }
 
     /// Starts a hold wait. As with [`submit`](Self::submit), `handler` may receive the answer before this method
@@ -351,6 +368,9 @@ impl Shell {
                 // If the reader thread could not run, the answer may already be in the socket.
                 receive(state, ReadExtent::Available);
             }
+            if let Some(cause) = state.stalled_thread() {
+                state.engine.on_connection_event(clock::now(), ConnectionEvent::Stalled(&cause));
+            }
             state.engine.expire_op(clock::now(), op);
             !state.engine.is_pending(op)
         });
@@ -374,9 +394,9 @@ impl Shell {
     // The reader.
 
     /// Waits until an operation is answered, for at most `limit`, and reads the socket in the meantime. Returns true if
-    /// the limit has passed. Returns false at once if this thread must not read the socket. This thread must not read
-    /// if another thread is also waiting or is already reading, if the operation already has its answer, or if the
-    /// client has no connection.
+    /// the limit has passed. Returns false earlier if another thread has taken the reading over, and at once if this
+    /// thread must not read the socket. This thread must not read if another thread is also waiting or is already
+    /// reading, if the operation already has its answer, or if the client has no connection.
     pub(crate) fn read_until_answered(&self, op: OpId, limit: Duration) -> bool {
         let end = (limit < Duration::MAX).then(|| clock::now() + limit);
         let Some(mut turn) = self.try_become_reader(op) else { return false };
@@ -403,7 +423,8 @@ impl Shell {
             let is_alone = state.answer_handlers.len() == 1 && state.answer_handlers.contains_key(&op);
             let is_free = is_alone && state.reader.is_none() && matches!(state.socket_state, SocketState::Connected(_));
             let waiter = state.socket_waiter.clone().filter(|_| is_free)?;
-            state.reader = Some(SocketReader { op, socket: state.socket_state.socket() });
+            let until = clock::now() + READER_LIMIT;
+            state.reader = Some(SocketReader { op, socket: state.socket_state.socket(), until, turn: Turn::Reads });
             Some(waiter)
         };
         let start_turn = |state: &State, waiter: Option<Arc<SocketWaiter>>| {
@@ -417,8 +438,8 @@ impl Shell {
         Some(turn)
     }
 
-    /// Reads the socket after the reader has woken up. Ends the reader's turn if the reader's operation is answered or
-    /// its time limit has passed.
+    /// Reads the socket after the reader has woken up. Ends the reader's turn if the reader's operation is answered, its
+    /// time limit has passed, another thread reads, or the thread cannot wait for the socket.
     fn on_wakeup(&self, turn: &mut ReaderTurn<'_>, seen: WakeReason) {
         let mut deferred = DeferredWork::default();
         let read_socket = |state: &mut State| {
@@ -427,7 +448,9 @@ impl Shell {
             if seen != WakeReason::WokenUp {
                 receive(state, ReadExtent::Available);
             }
-            let is_over = seen == WakeReason::TimedOut || !state.engine.is_pending(turn.op);
+            let is_over = matches!(seen, WakeReason::TimedOut | WakeReason::CannotWait)
+                || !state.engine.is_pending(turn.op)
+                || !state.has_reader();
             if is_over {
                 state.reader = None;
             }
@@ -579,12 +602,16 @@ impl Shell {
         let socket = state.socket_state.socket();
         if let Some(reader) = &mut state.reader {
             let is_answered = !deferred.answers.is_empty() && !state.answer_handlers.contains_key(&reader.op);
-            if is_answered || reader.socket != socket {
+            if is_answered || reader.socket != socket || reader.turn == Turn::Ended {
                 deferred.reader_to_wake = state.socket_waiter.clone();
             }
             reader.socket = socket;
+            if reader.turn == Turn::Ended {
+                reader.turn = Turn::Woken;
+            }
         }
-        let next = state.engine.next_timeout();
+        let end_of_turn = state.reader.as_ref().filter(|reader| reader.turn == Turn::Reads).map(|reader| reader.until);
+        let next = [state.engine.next_timeout(), end_of_turn].into_iter().flatten().min();
         if next.is_some_and(|next| state.timer_at.is_none_or(|planned| next < planned)) {
             state.timer_at = next;
             deferred.io_thread = state.io_thread.clone();
@@ -663,7 +690,11 @@ impl IoClient for Shell {
         self.run_on_io_thread(|state| {
             self.check_connection(state);
             let more = receive(state, ReadExtent::UntilEmpty);
-            state.engine.advance(clock::now());
+            let now = clock::now();
+            state.engine.advance(now);
+            if state.reader.as_ref().is_some_and(|reader| now >= reader.until) {
+                state.end_turn();
+            }
             state.timer_at = None;
             more
         })
@@ -684,6 +715,40 @@ impl LateAddresses {
 }
 
 impl State {
+    /// Returns whether a calling thread reads the socket.
+    fn has_reader(&self) -> bool {
+        self.reader.as_ref().is_some_and(|reader| reader.turn == Turn::Reads)
+    }
+
+    /// Returns why the client does not connect, if it waits for a library thread that has not started to run.
+    fn stalled_thread(&self) -> Option<String> {
+        let thread = match (&self.io_thread, &self.socket_state) {
+            (Some(io), _) if !io.has_started() => "the I/O thread",
+            (_, SocketState::Resolving(server)) if resolve::is_stalled(server) => "the thread that resolves the name",
+            (_, SocketState::Loading(_)) if self.inputs.is_stalled() => {
+                "the thread that loads the credentials and files"
+            }
+            _ => return None,
+        };
+        Some(format!(
+            "{thread} has not started to run; a thread cannot start while the program is in a constructor of a library that it \
+             opens with dlopen, so create the client later, for example at its first use"
+        ))
+    }
+
+    /// Returns the place for the handler of an operation that begins now. The present reader could delay its answer.
+    fn answer_handlers_of_new_op(&mut self) -> &mut HashMap<OpId, Arc<dyn AnswerHandler>> {
+        self.end_turn();
+        &mut self.answer_handlers
+    }
+
+    /// Gives the reading back to the I/O thread.
+    fn end_turn(&mut self) {
+        if let Some(reader @ SocketReader { turn: Turn::Reads, .. }) = &mut self.reader {
+            reader.turn = Turn::Ended;
+        }
+    }
+
     /// Returns whether the next attempt to connect can use inputs that are already loaded. If an attempt fails before
     /// the client has sent its credentials, the next attempt uses the same inputs. If a client leaves a server on
     /// purpose, it can therefore connect again even if a second load of the inputs would fail.
@@ -749,6 +814,9 @@ const MAX_ADDRESS_AGE: Duration = Duration::from_secs(30);
 const MAX_INPUT_AGE: Duration = Duration::from_secs(30);
 /// After writing this many log records, a thread stops writing to the log.
 const REPORTED_AT_ONCE: usize = 1024;
+/// The longest time for which a calling thread reads the socket. An answer to a request usually takes less time. In a
+/// longer wait, the additional wake-up of the calling thread does not matter.
+const READER_LIMIT: Duration = Duration::from_millis(10);
 /// The number of bytes that one read can return.
 const BUFFER: usize = 16 * 1024;
 /// The largest number of reads from one socket before the I/O thread serves other clients.
@@ -821,9 +889,10 @@ fn flush(state: &mut State) -> io::Result<()> {
 /// Selects the events that the poller reports to the I/O thread. If a calling thread is the reader, the poller does not
 /// report received data.
 fn update_interest(state: &mut State) -> io::Result<()> {
+    let has_reader = state.has_reader();
     let SocketState::Connected(connection) = &mut state.socket_state else { return Ok(()) };
     let has_output = connection.wants_write() || !state.engine.output().is_empty();
-    let watch = SocketInterest { readable: state.reader.is_none(), writable: has_output };
+    let watch = SocketInterest { readable: !has_reader, writable: has_output };
     connection.set_interest(watch)
 }
 

@@ -1,6 +1,7 @@
 //! Lets a calling thread wait until a client's socket is readable. While a calling thread waits, the I/O thread does
 //! not read the socket. Other threads can end the wait. The code in this file does not read the socket.
 
+use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
@@ -28,6 +29,9 @@ pub(super) enum WakeReason {
     WokenUp,
     /// The time limit has passed.
     TimedOut,
+    /// The system refuses to wait for the socket, for example because the process has lowered `RLIMIT_NOFILE` below the
+    /// number of descriptors.
+    CannotWait,
 }
 
 impl SocketWaiter {
@@ -71,8 +75,7 @@ impl SocketWaiter {
         match count {
             0 if !is_check_due => WakeReason::TimedOut,
             _ if has_input || is_check_due => WakeReason::Readable,
-            // `ppoll` fails if a signal arrives during the call. The only other reason for `ppoll` to fail is a lack of
-            // memory.
+            -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => WakeReason::CannotWait,
             _ => WakeReason::WokenUp,
         }
     }

@@ -3,35 +3,53 @@
 //! clock. In the models, a time limit may pass at any moment, after any number of steps of the other threads. The code
 //! in this file does not depend on the data that the locks protect.
 
+use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+#[cfg(not(zklock_loom))]
+use zklock_process::adopt_scheduling_of_the_process;
+use zklock_process::with_signals_blocked;
+
 #[cfg(zklock_loom)]
 pub(crate) use loom::sync::MutexGuard;
 #[cfg(zklock_loom)]
-use loom::{sync::Condvar, thread};
+use loom::{
+    sync::Condvar,
+    thread::{self, Builder},
+};
 #[cfg(zklock_loom)]
 pub(super) use loom::{
     sync::Mutex,
-    thread::{Builder, JoinHandle, ThreadId},
+    thread::{JoinHandle, ThreadId},
     thread_local,
 };
-#[cfg(not(zklock_loom))]
-use std::sync::Condvar;
 #[cfg(not(zklock_loom))]
 pub(crate) use std::sync::MutexGuard;
 #[cfg(not(zklock_loom))]
-pub(super) use std::{
-    sync::Mutex,
-    thread::{Builder, JoinHandle},
-    thread_local,
-};
+use std::{sync::Condvar, thread::Builder};
+#[cfg(not(zklock_loom))]
+pub(super) use std::{sync::Mutex, thread::JoinHandle, thread_local};
 
 /// The identity of a thread. `std::thread::current()` panics after a thread has destroyed its thread-local data, but
 /// another destructor of the program may still call the library then.
 #[cfg(not(zklock_loom))]
 pub(super) type ThreadId = zklock_core::engine::Owner;
+
+/// Starts a thread of the library. The thread blocks all signals, and has the scheduling of the process instead of the
+/// scheduling of the calling thread.
+pub(super) fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let run = move || {
+        #[cfg(not(zklock_loom))]
+        adopt_scheduling_of_the_process();
+        run()
+    };
+    with_signals_blocked(|| Builder::new().name(name.to_owned()).spawn(run))
+}
 
 /// Locks a mutex, even if a thread has panicked while it held the lock. The data under the mutex is consistent between
 /// any two statements, so a panic does not make the data invalid.

@@ -56,6 +56,7 @@ fn main() -> ExitCode {
             end(under, "-std=c++17", &some);
         }),
         row("the_library_is_loaded_and_unloaded", &[Plain, Valgrind], load),
+        row("a_constructor_cannot_create_the_first_client", &[Plain], construct),
         row("cycles", &[Valgrind], |under| drop(cycle(under, ZooKeeper::shared(), 2, 10))),
         row("cycles", &[Sanitizers], |under| drop(cycle(under, ZooKeeper::shared(), 2, 20))),
     ];
@@ -158,6 +159,17 @@ fn load(under: Under) {
     let library = library::directory().join("libzklock.so");
     // The program forks.
     library::output(under.command(&program, Leaks::AreNatural).arg(ZooKeeper::shared().address()).arg(library));
+}
+
+/// Runs a program that opens a library whose constructor creates a client.
+fn construct(under: Under) {
+    let source = library::root().join("tests/programs/c/constructor.c");
+    let plugin = compile("gcc", &["-std=c11", "-DPLUGIN", "-shared", "-fPIC"], &[source], "constructor.so");
+    let program = under.compile_with("constructor", &["-ldl"]);
+    for how in ["alone", "literal", "name"] {
+        let mut command = under.command(&program, Leaks::AreErrors);
+        library::output(command.arg(ZooKeeper::shared().address()).arg(&plugin).arg(how));
+    }
 }
 
 fn processes_that_cycle_exclude_each_other_and_leak_nothing() {

@@ -24,7 +24,7 @@ impl<T> Session<T> {
         self.traffic.connection_attempts += 1;
         self.log_buffer.add(Level::Debug, || LogRecord::Connecting { server: server.to_string() });
         self.server = Some(server.clone());
-        self.loading = None;
+        self.delay = None;
         self.connection = self.connecting(now);
         self.commands.push_back(Command::Connect(server));
     }

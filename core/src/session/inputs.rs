@@ -17,6 +17,8 @@ use crate::time::Time;
 pub enum ConnectionEvent<'a> {
     /// The shell must load the named inputs before it can connect, for example credentials from a file.
     LoadingInputs(&'a str),
+    /// The attempt to connect does not go on for this reason: a thread of the shell has not started to run.
+    Stalled(&'a str),
     /// The shell has loaded the inputs. The shell now connects, or has carried out [`Command::Load`].
     InputsLoaded,
     /// The shell could not carry out [`Command::Load`]. The client stays at its server, and the session sends the
@@ -45,7 +47,13 @@ impl<T> Session<T> {
     /// Handles a change of the connection.
     pub(crate) fn on_connection_event(&mut self, now: Time, event: ConnectionEvent<'_>) {
         match event {
-            ConnectionEvent::LoadingInputs(names) => self.loading = Some(names.to_owned()),
+            ConnectionEvent::LoadingInputs(names) => self.delay = Some(not_loaded(names)),
+            ConnectionEvent::Stalled(cause) => {
+                self.delay = Some(cause.to_owned());
+                if self.server.is_none() {
+                    cause.clone_into(&mut self.last_failure);
+                }
+            }
             ConnectionEvent::InputsLoaded => self.on_inputs_loaded(now),
             ConnectionEvent::LoadFailed => self.postpone_departure(now),
             ConnectionEvent::Securing if matches!(self.connection, ConnectionState::Connecting { .. }) => {
@@ -103,7 +111,7 @@ impl<T> Session<T> {
     /// Handles the end of the loading. If the shell now connects to the server, the time limit of the attempt begins
     /// again. If the session waits for the inputs before it leaves its server, it now leaves.
     fn on_inputs_loaded(&mut self, now: Time) {
-        if self.loading.take().is_some() && matches!(self.connection, ConnectionState::Connecting { .. }) {
+        if self.delay.take().is_some() && matches!(self.connection, ConnectionState::Connecting { .. }) {
             self.connection = self.connecting(now);
         }
         if let Some(Departure { migration, stage: DepartureStage::Loading }) = self.departure {
@@ -270,7 +278,7 @@ impl<T> Session<T> {
         match self.connection {
             ConnectionState::Disconnected { retry_at } if now >= retry_at => self.connect_next_server(now),
             ConnectionState::Connecting { deadline: give_up } if now >= give_up => {
-                let cause = self.loading.as_deref().map(not_loaded);
+                let cause = self.delay.clone();
                 self.close_connection(now, cause.as_deref().unwrap_or("no connection in time"));
             }
             ConnectionState::Securing { deadline: give_up } if now >= give_up => {

@@ -293,8 +293,8 @@ pub(crate) struct Session<T> {
     frames: Frames,
     /// The credentials for the next connection. The session keeps credentials only until it has sent them.
     credentials: Vec<Credentials>,
-    /// The inputs that the shell is loading for the present attempt to connect, for error messages.
-    loading: Option<String>,
+    /// The reason why the present attempt to connect has not reached the server yet, for error messages.
+    delay: Option<String>,
     output: Zeroizing<Vec<u8>>,
     /// True if the memory of the output may still contain credentials.
     has_secret_output: bool,
@@ -472,7 +472,7 @@ impl<T> Session<T> {
             child_watches: Watches::default(),
             recursive_watches: BTreeMap::new(),
             credentials: Vec::new(),
-            loading: None,
+            delay: None,
             output: Zeroizing::default(),
             has_secret_output: false,
             commands: VecDeque::new(),
@@ -604,8 +604,8 @@ impl<T> Session<T> {
     fn server_status(&self, server: &Server) -> String {
         match self.connection {
             ConnectionState::Established => format!("connected to {server}"),
-            ConnectionState::Connecting { .. } => match &self.loading {
-                Some(inputs) => format!("{server}: {}", not_loaded(inputs)),
+            ConnectionState::Connecting { .. } => match &self.delay {
+                Some(cause) => format!("{server}: {cause}"),
                 None => format!("{server} does not accept the connection"),
             },
             ConnectionState::Securing { .. } => format!("{server} does not complete the TLS handshake"),
