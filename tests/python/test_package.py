@@ -96,11 +96,11 @@ def test_signatures() -> None:
     for method in [zklock.Client.semaphore_mutex, zklock.Client.rwlock]:
         assert str(inspect.signature(method)) == "(self, /, path, *, timeout=None, data=None)"
     assert str(inspect.signature(zklock.Client.multi)) == "(self, /, locks, *, timeout=None, in_order=False)"
-    expected = "(self, /, path, max_leases=None, *, count_path=None, initial=None)"
+    expected = "(self, /, path, max_leases=None, *, count_path=None, initial=None, timeout=None)"
     assert str(inspect.signature(zklock.Client.semaphore)) == expected
-    assert str(inspect.signature(zklock.Semaphore.acquire)) == "(self, /, quantity=1, *, timeout=None)"
+    assert str(inspect.signature(zklock.Semaphore.acquire)) == "(self, /, quantity=1, *, timeout=Ellipsis)"
     assert str(inspect.signature(zklock.Client.prometheus)) == "(self, /, labels=None)"
-    assert str(inspect.signature(zklock.Mutex.acquire)) == "(self, /, *, timeout=None)"
+    assert str(inspect.signature(zklock.Mutex.acquire)) == "(self, /, *, timeout=Ellipsis)"
 
 
 @pytest.mark.parametrize(("example", "arguments"), [("mutex.py", ["3"]), ("aio.py", ["3", "1"])])

@@ -164,7 +164,9 @@ def test_make_refuses_a_path_with_a_blank(tmp_path: Path) -> None:
     directory = tmp_path / "a blank"
     directory.mkdir()
     shutil.copy(ROOT / "Makefile", directory)
-    environment = {name: value for name, value in os.environ.items() if name != "CARGO_TARGET_DIR"}
+    # The tests themselves may run below make, which passes its options and its level to each make.
+    outer = ["CARGO_TARGET_DIR", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES"]
+    environment = {name: value for name, value in os.environ.items() if name not in outer}
     done = subprocess.run(
         ["make", "-n", "test"], cwd=directory, env=environment, capture_output=True, text=True, check=False
     )

@@ -306,11 +306,10 @@ class Referent:
 TAKE = pytest.mark.parametrize(
     "take",
     [
-        lambda client, path: client.mutex(path).__enter__(),
         lambda client, path: client.mutex(path).hold(),
         lambda client, path: client.semaphore(path, 1).acquire(),
     ],
-    ids=["Mutex", "Hold", "Leases"],
+    ids=["Hold", "Leases"],
 )
 
 
