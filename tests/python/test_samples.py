@@ -21,6 +21,7 @@ import re
 import shutil
 import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ import yaml
 from documentation import ROOT, Block, blocks, pages
 
 import zklock
-from conftest import Inspector, wait_until
+from conftest import LIMIT, Inspector, wait_until
 from server import ZooKeeper, reserved_port
 from zklock.testing import StandaloneServer
 
@@ -345,12 +346,16 @@ def check_properties(page: Page) -> None:
     directory = page.directory / "server"
     directory.mkdir()
     page.stack.enter_context(ZooKeeper(directory, settings=settings + "secureClientPortAddress=127.0.0.1\n"))
-    wait_until(lambda: accepts_connections(page.tls_port))
+    wait_until(lambda: completes_a_handshake(page))
 
 
-def accepts_connections(port: int) -> bool:
+def completes_a_handshake(page: Page) -> bool:
+    """Connect with the files of the page. On a busy machine, a new server needs many seconds for its first handshake."""
+    context = ssl.create_default_context(cafile=page.directory / "ca.pem")
+    context.load_cert_chain(page.directory / "client.pem", page.directory / "client.key")
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        with socket.create_connection(("127.0.0.1", page.tls_port), timeout=LIMIT) as connection:
+            context.wrap_socket(connection, server_hostname="localhost").close()
     except OSError:
         return False
     return True
