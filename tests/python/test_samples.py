@@ -350,7 +350,7 @@ def check_properties(page: Page) -> None:
 
 
 def completes_a_handshake(page: Page) -> bool:
-    """Connect with the files of the page. On a busy machine, a new server needs many seconds for its first handshake."""
+    """Connect with the files of the page. The first handshake of a new server takes seconds on a busy machine."""
     context = ssl.create_default_context(cafile=page.directory / "ca.pem")
     context.load_cert_chain(page.directory / "client.pem", page.directory / "client.key")
     try:
