@@ -17,16 +17,10 @@ pub(super) type ResolveResult = Result<Vec<SocketAddr>, Arc<io::Error>>;
 type ResolveCallback = Box<dyn FnOnce(ResolveResult) + Send>;
 type HostPort = (String, u16);
 
-struct Lookup {
-    /// True once the thread of this lookup runs.
-    has_started: bool,
-    callbacks: Vec<ResolveCallback>,
-}
-
 /// The callers that wait for the addresses of each name. While one thread is resolving a name, the process does not
 /// start another thread for the same name. A resolver that hangs therefore blocks only one thread, even if many clients
 /// ask for the name.
-static PENDING_LOOKUPS: PerProcess<Mutex<HashMap<HostPort, Lookup>>> = PerProcess::new(|| Mutex::new(HashMap::new()));
+static PENDING_LOOKUPS: PerProcess<Mutex<HashMap<HostPort, Vec<ResolveCallback>>>> = PerProcess::new(|| Mutex::new(HashMap::new()));
 
 /// Returns the address if the server's name is an IP address.
 pub(super) fn literal(server: &Server) -> Option<SocketAddr> {
@@ -40,28 +34,19 @@ pub(super) fn in_background(server: &Server, done: impl FnOnce(ResolveResult) + 
     let name = (server.host.clone(), server.port);
     let mut asked = lock(PENDING_LOOKUPS.get());
     match asked.entry(name.clone()) {
-        Entry::Occupied(mut others) => others.get_mut().callbacks.push(Box::new(done)),
+        Entry::Occupied(mut others) => others.get_mut().push(Box::new(done)),
         Entry::Vacant(first) => {
             spawn("zkl-dns", || resolve(name))?;
-            first.insert(Lookup { has_started: false, callbacks: vec![Box::new(done)] });
+            first.insert(vec![Box::new(done)]);
         }
     }
     Ok(())
 }
 
-/// Returns whether a thread should be resolving the name, but has not started to run.
-pub(super) fn is_stalled(server: &Server) -> bool {
-    let asked = lock(PENDING_LOOKUPS.get());
-    asked.get(&(server.host.clone(), server.port)).is_some_and(|lookup| !lookup.has_started)
-}
-
 fn resolve(name: HostPort) {
-    if let Some(lookup) = lock(PENDING_LOOKUPS.get()).get_mut(&name) {
-        lookup.has_started = true;
-    }
     let found: ResolveResult = (name.0.as_str(), name.1).to_socket_addrs().map(Iterator::collect).map_err(Arc::new);
-    let waiting = lock(PENDING_LOOKUPS.get()).remove(&name);
-    for done in waiting.map(|lookup| lookup.callbacks).unwrap_or_default() {
+    let waiting = lock(PENDING_LOOKUPS.get()).remove(&name).unwrap_or_default();
+    for done in waiting {
         done(found.clone());
     }
 }

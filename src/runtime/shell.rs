@@ -37,7 +37,7 @@ use super::event_delivery::{EventDelivery, RevocationHandler};
 use super::io_thread::{IoClient, IoThread, while_driving_io};
 use super::socket_waiter::{SocketWaiter, WakeReason};
 use super::sync::{Mutex, MutexGuard, lock};
-use super::{clock, report, resolve, tls};
+use super::{clock, report, tls};
 
 pub(crate) struct Shell {
     epoch: ForkEpoch,
@@ -150,10 +150,10 @@ struct SocketReader {
 enum Turn {
     /// The thread reads the socket.
     Reads,
-    /// The I/O thread reads the socket again. The calling thread must be woken.
+    /// The I/O thread reads the socket again. The calling thread must be notified.
     Ended,
-    /// The calling thread was woken, but has not run since then.
-    Woken,
+    /// The calling thread was notified, but has not run since then.
+    Noticed,
 }
 
 impl Shell {
@@ -607,7 +607,7 @@ impl Shell {
             }
             reader.socket = socket;
             if reader.turn == Turn::Ended {
-                reader.turn = Turn::Woken;
+                reader.turn = Turn::Noticed;
             }
         }
         let end_of_turn = state.reader.as_ref().filter(|reader| reader.turn == Turn::Reads).map(|reader| reader.until);
@@ -720,19 +720,20 @@ impl State {
         self.reader.as_ref().is_some_and(|reader| reader.turn == Turn::Reads)
     }
 
-    /// Returns why the client does not connect, if it waits for a library thread that has not started to run.
+    /// Returns why the client does not connect, if it waits for another thread of the library.
     fn stalled_thread(&self) -> Option<String> {
         let thread = match (&self.io_thread, &self.socket_state) {
-            (Some(io), _) if !io.has_started() => "the I/O thread",
-            (_, SocketState::Resolving(server)) if resolve::is_stalled(server) => "the thread that resolves the name",
+            (Some(io), _) if !io.has_started() => "the I/O thread has not started to run",
+            // The resolver also needs the lock of the dynamic loader.
+            (_, SocketState::Resolving(_)) => "its name is not resolved yet",
             (_, SocketState::Loading(_)) if self.inputs.is_stalled() => {
-                "the thread that loads the credentials and files"
+                "the thread that loads the credentials and files has not started to run"
             }
             _ => return None,
         };
         Some(format!(
-            "{thread} has not started to run; a thread cannot start while the program is in a constructor of a library that it \
-             opens with dlopen, so create the client later, for example at its first use"
+            "{thread}; while the program is in a constructor of a library that it opens with dlopen, threads cannot start and \
+             names are not resolved, so create the client later, for example at its first use"
         ))
     }
 
