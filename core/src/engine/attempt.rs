@@ -9,7 +9,7 @@ use super::holds::lost_error;
 use super::interface::{LockId, LockState, OpId, Recipe};
 use super::machines::{Role, StateMachine};
 use super::owner::Owner;
-use super::state::{Acquire, Attempt, Engine, Hold, NodeStatus, OpKind};
+use super::state::{Acquire, Attempt, Engine, Hold, NodeStatus, OpKind, Rejoins};
 use super::timers::Timer;
 use crate::acl::Permission;
 use crate::error::{Error, Status};
@@ -419,6 +419,13 @@ impl Engine {
         let first = self.session.limits().first_retry;
         if let Some(acquire) = self.pending_acquire_mut(op) {
             acquire.rejoins.record_loss(now, first);
+        }
+    }
+
+    /// Forgets the lost nodes of an acquire. The end of a session removes all nodes, and is no sign of a wrong server.
+    pub(super) fn forget_node_losses(&mut self, op: OpId) {
+        if let Some(acquire) = self.pending_acquire_mut(op) {
+            acquire.rejoins = Rejoins::default();
         }
     }
 

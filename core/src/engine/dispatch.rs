@@ -375,6 +375,9 @@ impl Engine {
         self.held_back.clear();
         self.machines.path_bytes.session_ended();
         self.broadcast_input(now, |_| Input::SessionEnded { nodes_until });
+        for op in self.ops_where(|kind| matches!(kind, OpKind::Acquire(_))) {
+            self.forget_node_losses(op);
+        }
     }
 
     fn on_auth_failed(&mut self, now: Time) {

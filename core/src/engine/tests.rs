@@ -64,14 +64,31 @@ impl Peer {
     }
 
     fn connect_at(&mut self, now: Time) {
+        self.await_attempt(now);
+        self.answer_handshake(now, &welcome());
+    }
+
+    /// Connects, and answers with this connect response. Returns the time at which the client has connected.
+    fn connect_with(&mut self, now: Time, response: &[u8]) -> Time {
+        let now = self.await_attempt(now);
+        self.answer_handshake(now, response);
+        now
+    }
+
+    /// Waits until the client connects. Returns the time.
+    fn await_attempt(&mut self, mut now: Time) -> Time {
         while !matches!(self.engine.poll_command(), Some(Command::Connect(_))) {
-            let at = self.engine.next_timeout().unwrap();
-            self.engine.advance(at);
+            now = self.engine.next_timeout().unwrap();
+            self.engine.advance(now);
         }
+        now
+    }
+
+    fn answer_handshake(&mut self, now: Time, response: &[u8]) {
         self.engine.on_connection_event(now, ConnectionEvent::Connected("local"));
         self.engine.output().clear();
         self.read.clear();
-        assert!(self.engine.received(now, &welcome()).is_continue());
+        let _ = self.engine.received(now, response);
     }
 
     /// Returns the types of the requests on this connection that the server has not answered yet.
@@ -255,6 +272,25 @@ fn the_pause_before_a_rejoin_grows_if_the_lists_never_contain_the_node() {
             peer.engine.advance(now);
         }
         assert!((3..20).contains(&peer.last_number), "{} nodes", peer.last_number);
+    }
+}
+
+/// A new session counts no earlier losses. In each session, the first loss of a node causes no pause.
+#[test]
+fn a_waiter_joins_again_at_once_after_the_end_of_a_session() {
+    let mut peer = Peer::new("");
+    peer.hides_nodes = true;
+    peer.connect();
+    let lock = peer.engine.add_lock("/l", Recipe::Queue(Mode::Mutex));
+    peer.engine.acquire(NOW, lock, Owner::current_thread(), AcquireLimit::Unlimited);
+    let mut now = NOW;
+    for session in 1..6 {
+        peer.answer_all_at(now);
+        assert_eq!(peer.last_number, 2 * session, "two nodes in session {session}");
+        peer.engine.on_connection_event(now, ConnectionEvent::Disconnected("closed"));
+        for response in [expired(), welcome()] {
+            now = peer.connect_with(now, &response);
+        }
     }
 }
 
@@ -527,8 +563,16 @@ fn reentry_of_uncertain_hold_outlives_disconnect_and_fails_with_connection_at_de
 
 /// Returns a server's reply to the handshake.
 fn welcome() -> Vec<u8> {
-    let mut welcome = Vec::new();
-    let (protocol_version, timeout_ms, session_id) = (0, 12_000, 5);
+    connect_response(12_000, 5)
+}
+
+/// The response for a session that has ended.
+fn expired() -> Vec<u8> {
+    connect_response(0, 0)
+}
+
+fn connect_response(timeout_ms: i32, session_id: i64) -> Vec<u8> {
+    let (mut welcome, protocol_version) = (Vec::new(), 0);
     ConnectResponse { protocol_version, timeout_ms, session_id, password: vec![0; 16], read_only: false }
         .encode(&mut welcome);
     welcome
