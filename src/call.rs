@@ -50,16 +50,28 @@ impl<T> Call<T> {
 
     /// Waits until the call ends, and returns its result.
     pub fn wait(self) -> Result<T> {
-        loop {
-            if let Some(result) = self.wait_for(Duration::MAX) {
-                return result;
+        let answers = loop {
+            if let Some(answers) = self.wait_for_answers(Duration::MAX) {
+                break answers;
             }
-        }
+        };
+        let Self { calls, convert, span, .. } = self;
+        // The conversion then takes the answer itself. A copy of a long list would need much memory.
+        drop(calls);
+        let result = answers.and_then(convert);
+        span::record_outcome(&span, &result);
+        result
     }
 
     /// Waits for at most `slice`. Returns `None` if the call has not ended. After the call has ended, this method returns
     /// the same result each time, to any number of threads.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<T>> {
+        let result = self.wait_for_answers(slice)?.and_then(&self.convert);
+        span::record_outcome(&self.span, &result);
+        Some(result)
+    }
+
+    fn wait_for_answers(&self, slice: Duration) -> Option<Result<Vec<Answer>>> {
         if self.waits_for_others
             && !self.is_over()
             && let Err(error) = refuse_in_callback(Some(slice))
@@ -70,9 +82,7 @@ impl<T> Call<T> {
         let left = || end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         // If several requests failed, this method reports the first failure.
         let answers = self.calls.iter().map(|pending| pending.wait_for(left())).collect::<Option<Vec<_>>>()?;
-        let result = answers.into_iter().collect::<Result<Vec<_>>>().and_then(&self.convert);
-        span::record_outcome(&self.span, &result);
-        Some(result)
+        Some(answers.into_iter().collect())
     }
 
     /// Returns whether the call has ended. After this method has returned true, the next [`wait_for`](Self::wait_for)

@@ -711,10 +711,15 @@ impl Lock {
         let calls = client_locks.map(|client_lock| client_lock.participants(both)).collect::<Result<_>>()?;
         Ok(Call::new(calls, |answers| {
             let of = |answer| match answer {
-                Answer::Participants(participants) => Ok(participants),
+                Answer::Participants(participants) => Ok(Arc::unwrap_or_clone(participants)),
                 _ => Err(Status::Internal.into()),
             };
-            Ok(answers.into_iter().map(of).collect::<Result<Vec<_>>>()?.concat())
+            let lists = answers.into_iter().map(of).collect::<Result<Vec<_>>>()?;
+            let joined = lists.into_iter().reduce(|mut all, list| {
+                all.extend(list);
+                all
+            });
+            Ok(joined.unwrap_or_default())
         }))
     }
 

@@ -136,7 +136,7 @@ impl Semaphore {
     pub fn start_participants(&self) -> Result<Call<Vec<Participant>>> {
         self.check_open()?;
         Ok(Call::new(vec![self.client_lock.participants(true)?], |answers| match answers.into_iter().next() {
-            Some(Answer::Participants(participants)) => Ok(participants),
+            Some(Answer::Participants(participants)) => Ok(Arc::unwrap_or_clone(participants)),
             _ => Err(Status::Internal.into()),
         }))
     }

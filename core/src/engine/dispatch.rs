@@ -490,7 +490,7 @@ impl Engine {
                 let op = *op;
                 if let Some(result) = query.handle(&mut cx, input) {
                     self.machines.remove(machine_id);
-                    self.answer_op(now, op, result.map(Answer::Participants));
+                    self.answer_op(now, op, result.map(|found| Answer::Participants(found.into())));
                 }
             }
             Some(StateMachine::RetriedRequest(request, op)) => {

@@ -114,7 +114,7 @@ pub enum Answer {
     /// members.
     Acquired(Box<[HoldId]>),
     /// The holders and waiters of a lock.
-    Participants(Vec<Participant>),
+    Participants(Arc<Vec<Participant>>),
     /// The value of a count.
     Count(i32),
     /// True if a fencing token belongs to a current holder.

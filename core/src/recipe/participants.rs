@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use zklock_proto::{Code, Request, Response, Stat};
+use zklock_proto::{Code, Request, Response};
 
 use super::contender::Input;
 use super::name::{ChildKind, ContenderName, Mode, classify};
@@ -91,8 +91,16 @@ pub(crate) struct ParticipantQuery {
     size: usize,
 }
 
-/// The data and the stat of a node, if the query has read it.
-type Read = Option<(Option<Vec<u8>>, Stat)>;
+/// The content of a node, if the query has read it.
+type Read = Option<NodeRead>;
+
+/// The part of a node's content that the query needs. There may be a hundred thousand nodes.
+#[derive(Debug)]
+struct NodeRead {
+    data: Option<Vec<u8>>,
+    session_id: i64,
+    czxid: i64,
+}
 
 #[derive(Debug)]
 struct Listing {
@@ -247,7 +255,8 @@ impl ParticipantQuery {
                 if let Err(error) = self.check_data(index, len).and_then(|()| self.add_size(len)) {
                     return Some(Err(error));
                 }
-                *self.reads.get_mut(index)? = Some((data, stat));
+                *self.reads.get_mut(index)? =
+                    Some(NodeRead { data, session_id: stat.ephemeral_owner, czxid: stat.czxid });
             }
             // The node was deleted after the server had returned the list.
             Ok(_) | Err(Failure::Code(Code::NO_NODE)) => {}
@@ -289,7 +298,7 @@ impl ParticipantQuery {
                     let max = match max_leases {
                         MaxLeases::Fixed(max) => *max,
                         MaxLeases::Count(path) => match counts.next() {
-                            Some(Some((data, _))) => parse(path, data.as_deref())?,
+                            Some(Some(NodeRead { data, .. })) => parse(path, data.as_deref())?,
                             // The node of the count does not exist, so the number of leases is not limited.
                             _ => i32::MAX,
                         },
@@ -307,18 +316,12 @@ impl ParticipantQuery {
 
     /// Returns a participant for each node of one directory that the client could read. The function does not mark any
     /// participant as a holder.
-    fn listed_participants(&self, listing: Listing, reads: &mut [Read]) -> Vec<(String, Participant)> {
+    fn listed_participants(&self, listing: Listing, reads: &mut [Read]) -> Vec<Participant> {
         let directory = listing.directory.get(self.chroot_len..).unwrap_or_default();
         let participant = |(name, index): (String, usize)| {
-            let (data, stat) = reads.get_mut(index)?.take()?;
-            let participant = Participant {
-                node_path: format!("{directory}/{name}"),
-                holds: false,
-                session_id: stat.ephemeral_owner,
-                czxid: stat.czxid,
-                data: data.unwrap_or_default(),
-            };
-            Some((name, participant))
+            let NodeRead { data, session_id, czxid } = reads.get_mut(index)?.take()?;
+            let (node_path, data) = (format!("{directory}/{name}"), data.unwrap_or_default());
+            Some(Participant { node_path, holds: false, session_id, czxid, data })
         };
         listing.nodes.into_iter().filter_map(participant).collect()
     }
@@ -353,42 +356,51 @@ impl ParticipantQuery {
 
 /// Sorts the participants of a queue and marks the holders.
 fn order_queue(
-    mut found: Vec<(String, Participant)>,
+    mut found: Vec<Participant>,
     mode: Mode,
     with_kazoo: bool,
     both: bool,
 ) -> impl Iterator<Item = Participant> {
-    let mark = |name: &str| match classify(name, mode, with_kazoo) {
-        ChildKind::Contender(mark) => (mark.sequence.to_owned(), mark.is_shared),
-        _ => (name.to_owned(), false),
+    found.sort_by_cached_key(|participant| {
+        (contender_of(participant, mode, with_kazoo).sequence.to_owned(), participant.czxid)
+    });
+    let holds = holders(found.iter().map(|participant| contender_of(participant, mode, with_kazoo)));
+    let is_wanted = move |participant: &Participant| {
+        both || !mode.is_read_write() || contender_of(participant, mode, with_kazoo).is_shared == (mode == Mode::Read)
     };
-    found.sort_by_cached_key(|(name, participant)| (mark(name).0, participant.czxid));
-    let marks: Vec<(String, bool)> = found.iter().map(|(name, _)| mark(name)).collect();
-    let holds = holders(marks.iter().map(|(sequence, is_shared)| ContenderName { sequence, is_shared: *is_shared }));
-    let is_wanted = move |is_shared: bool| both || !mode.is_read_write() || is_shared == (mode == Mode::Read);
     found
         .into_iter()
-        .zip(marks)
         .zip(holds)
-        .filter(move |((_, (_, is_shared)), _)| is_wanted(*is_shared))
-        .map(|(((_, participant), _), holds)| Participant { holds, ..participant })
+        .filter(move |(participant, _)| is_wanted(participant))
+        .map(|(participant, holds)| Participant { holds, ..participant })
+}
+
+fn contender_of(participant: &Participant, mode: Mode, with_kazoo: bool) -> ContenderName<'_> {
+    let name = name_of(participant);
+    match classify(name, mode, with_kazoo) {
+        ChildKind::Contender(contender) => contender,
+        _ => ContenderName { sequence: name, is_shared: false },
+    }
+}
+
+/// The name of the participant's node. A copy of each name would need much memory.
+fn name_of(participant: &Participant) -> &str {
+    participant.node_path.rsplit_once('/').map_or("", |(_, name)| name)
 }
 
 /// Returns the leases, beginning with the oldest, and then the waiters. If more leases exist than the maximum, the
 /// first waiter has created the newest leases. All leases from the same transaction then count as waiting, and the
 /// result omits the first waiter's node in the inner mutex.
 fn order_semaphore(
-    mut leases: Vec<(String, Participant)>,
-    mut waiters: Vec<(String, Participant)>,
+    mut leases: Vec<Participant>,
+    mut waiters: Vec<Participant>,
     max: i32,
 ) -> impl Iterator<Item = Participant> {
-    leases.sort_by_cached_key(|(name, participant)| (participant.czxid, name.clone()));
-    waiters.sort_by_key(|(_, participant)| participant.czxid);
+    leases.sort_by(|one, other| (one.czxid, name_of(one)).cmp(&(other.czxid, name_of(other))));
+    waiters.sort_by_key(|participant| participant.czxid);
     let max = usize::try_from(max).unwrap_or_default();
     let next = match (leases.last(), waiters.first()) {
-        (Some((_, last)), Some((_, first))) if leases.len() > max && last.session_id == first.session_id => {
-            Some(last.czxid)
-        }
+        (Some(last), Some(first)) if leases.len() > max && last.session_id == first.session_id => Some(last.czxid),
         _ => None,
     };
     if next.is_some() {
@@ -399,6 +411,6 @@ fn order_semaphore(
     let all_hold = waiters.is_empty() && next.is_none();
     let holds = move |at: usize, lease: &Participant| all_hold || (at < max && next != Some(lease.czxid));
     let leases =
-        leases.into_iter().enumerate().map(move |(at, (_, lease))| Participant { holds: holds(at, &lease), ..lease });
-    leases.chain(waiters.into_iter().map(|(_, waiter)| waiter))
+        leases.into_iter().enumerate().map(move |(at, lease)| Participant { holds: holds(at, &lease), ..lease });
+    leases.chain(waiters)
 }
