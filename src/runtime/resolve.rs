@@ -20,7 +20,8 @@ type HostPort = (String, u16);
 /// The callers that wait for the addresses of each name. While one thread is resolving a name, the process does not
 /// start another thread for the same name. A resolver that hangs therefore blocks only one thread, even if many clients
 /// ask for the name.
-static PENDING_LOOKUPS: PerProcess<Mutex<HashMap<HostPort, Vec<ResolveCallback>>>> = PerProcess::new(|| Mutex::new(HashMap::new()));
+static PENDING_LOOKUPS: PerProcess<Mutex<HashMap<HostPort, Vec<ResolveCallback>>>> =
+    PerProcess::new(|| Mutex::new(HashMap::new()));
 
 /// Returns the address if the server's name is an IP address.
 pub(super) fn literal(server: &Server) -> Option<SocketAddr> {

@@ -128,6 +128,7 @@ const HANDSHAKES: &[(&str, Handshake)] = &[
 const CLIENT: &str = "ZKLOCK_TEST_CLIENT";
 
 #[test]
+#[ignore = "part of make verify"]
 fn no_server_makes_a_client_use_more_than_64_mb() {
     if let Ok(client) = env::var(CLIENT) {
         let (case, address) = client.split_once(' ').unwrap();
@@ -152,7 +153,7 @@ fn no_server_makes_a_client_use_more_than_64_mb() {
 
 fn start_client(case: &str, address: &str) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--nocapture", "--exact", "no_server_makes_a_client_use_more_than_64_mb"]);
+    command.args(["--nocapture", "--ignored", "--exact", "no_server_makes_a_client_use_more_than_64_mb"]);
     command.env(CLIENT, format!("{case} {address}")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
