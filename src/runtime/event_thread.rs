@@ -15,8 +15,7 @@ use std::sync::Arc;
 use zklock_core::error::Result;
 use zklock_process::{ForkEpoch, PerProcess, resource_error};
 
-use super::io_thread::join_limit;
-use super::sync::{JoinHandle, Monitor, spawn, thread_local};
+use super::sync::{JoinHandle, Monitor, join_limit, spawn, thread_local};
 
 static EVENT_THREAD: PerProcess<EventThread> = PerProcess::new(EventThread::default);
 

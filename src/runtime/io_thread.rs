@@ -17,7 +17,7 @@ use zklock_process::{ForkEpoch, PerProcess, resource_error};
 
 use super::clock;
 use super::poller::{CheckedPoll, Poller, WAKER};
-use super::sync::{JoinHandle, Monitor, Mutex, lock, spawn};
+use super::sync::{JoinHandle, Monitor, Mutex, join_limit, lock, spawn};
 
 static IO_THREAD: PerProcess<Mutex<Option<RunningThread>>> = PerProcess::new(|| Mutex::new(None));
 
@@ -146,17 +146,6 @@ impl IoThread {
 
     fn wake(&self) {
         self.poller().wake();
-    }
-}
-
-/// Returns the longest time for which a call waits for the end of a library thread. A thread that has not started cannot
-/// end during the call, if the caller holds the lock of the dynamic loader.
-pub(super) const fn join_limit(has_started: bool) -> Option<Duration> {
-    match has_started {
-        // In the models, every thread runs, and a limit could pass at any moment.
-        _ if cfg!(zklock_loom) => None,
-        true => Some(Duration::from_secs(10)),
-        false => Some(Duration::from_millis(100)),
     }
 }
 

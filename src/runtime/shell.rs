@@ -368,9 +368,7 @@ impl Shell {
                 // If the reader thread could not run, the answer may already be in the socket.
                 receive(state, ReadExtent::Available);
             }
-            if let Some(cause) = state.stalled_thread() {
-                state.engine.on_connection_event(clock::now(), ConnectionEvent::Stalled(&cause));
-            }
+            state.report_stall();
             state.engine.expire_op(clock::now(), op);
             !state.engine.is_pending(op)
         });
@@ -690,6 +688,7 @@ impl IoClient for Shell {
         self.run_on_io_thread(|state| {
             self.check_connection(state);
             let more = receive(state, ReadExtent::UntilEmpty);
+            state.report_stall();
             let now = clock::now();
             state.engine.advance(now);
             if state.reader.as_ref().is_some_and(|reader| now >= reader.until) {
@@ -720,21 +719,23 @@ impl State {
         self.reader.as_ref().is_some_and(|reader| reader.turn == Turn::Reads)
     }
 
-    /// Returns why the client does not connect, if it waits for another thread of the library.
-    fn stalled_thread(&self) -> Option<String> {
-        let thread = match (&self.io_thread, &self.socket_state) {
+    /// Reports to the engine why the client does not connect, if it waits for another thread of the library. The reason
+    /// is for the messages of calls that fail at their deadline.
+    fn report_stall(&mut self) {
+        let stalled = match (&self.io_thread, &self.socket_state) {
             (Some(io), _) if !io.has_started() => "the I/O thread has not started to run",
             // The resolver also needs the lock of the dynamic loader.
             (_, SocketState::Resolving(_)) => "its name is not resolved yet",
             (_, SocketState::Loading(_)) if self.inputs.is_stalled() => {
                 "the thread that loads the credentials and files has not started to run"
             }
-            _ => return None,
+            _ => return,
         };
-        Some(format!(
-            "{thread}; while the program is in a constructor of a library that it opens with dlopen, threads cannot start and \
-             names are not resolved, so create the client later, for example at its first use"
-        ))
+        let cause = format!(
+            "{stalled} (threads cannot start and names cannot be resolved in a constructor of a library that is opened with \
+             dlopen; a client must be created later, for example at its first use)"
+        );
+        self.engine.on_connection_event(clock::now(), ConnectionEvent::Stalled(&cause));
     }
 
     /// Returns the place for the handler of an operation that begins now. The present reader could delay its answer.

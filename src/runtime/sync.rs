@@ -51,6 +51,17 @@ pub(super) fn spawn<T: Send + 'static>(
     with_signals_blocked(|| Builder::new().name(name.to_owned()).spawn(run))
 }
 
+/// Returns the longest time for which a call waits for the end of a library thread. A thread that has not started cannot
+/// end during the call, if the caller holds the lock of the dynamic loader.
+pub(super) const fn join_limit(has_started: bool) -> Option<Duration> {
+    match has_started {
+        // In the models, every thread runs, and a limit could pass at any moment.
+        _ if cfg!(zklock_loom) => None,
+        true => Some(Duration::from_secs(10)),
+        false => Some(Duration::from_millis(100)),
+    }
+}
+
 /// Locks a mutex, even if a thread has panicked while it held the lock. The data under the mutex is consistent between
 /// any two statements, so a panic does not make the data invalid.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
