@@ -51,7 +51,7 @@ impl Hold {
         let tracker = current_hold_tracker(py)?;
         let owner = tracker.get().owner();
         let ids = lock.get().acquire_and_wait(py, owner, timeout)?.or_raise(py)?;
-        lock.get().set_latest_owner(tracker.get());
+        lock.get().set_latest_owner(tracker.get().owner(), tracker.get().who());
         Self::of_acquired(lock, owner, ids)
     }
 

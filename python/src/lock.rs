@@ -26,7 +26,6 @@ use crate::errors::{OrRaise, status_word, wrong_type};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener, Listeners};
 use crate::greenlet::WaitTarget;
 use crate::held_locks::HeldLocks;
-use crate::hold_tracker::HoldTracker;
 use crate::log;
 use crate::participant::{self, Participant};
 use crate::resource_warning::{is_released_with_object, warn};
@@ -240,8 +239,8 @@ impl Lock {
     }
 
     /// Records the thread or greenlet that has acquired the lock.
-    pub(crate) fn set_latest_owner(&self, tracker: &HoldTracker) {
-        let owner = tracker.who().map(|who| (tracker.owner(), who.to_owned()));
+    pub(crate) fn set_latest_owner(&self, owner: Owner, who: Option<&str>) {
+        let owner = who.map(|who| (owner, who.to_owned()));
         *self.latest_owner.lock().unwrap_or_else(PoisonError::into_inner) = owner;
     }
 
@@ -262,13 +261,13 @@ impl Lock {
 
     /// Keeps the lock object alive until `drop_if_free` finds that the lock is free, or until its client ends.
     pub(crate) fn keep(this: &Bound<'_, Self>) {
-        this.get().for_each_client(&|held| held.add(this));
+        this.get().for_each_client(&|held| held.add(this.as_any()));
     }
 
     /// Drops the reference that `keep` has made, if no hold through this object is left.
     pub(crate) fn drop_if_free(this: &Bound<'_, Self>) {
         if matches!(this.get().core.state_in_process(), Ok(LockState::Free) | Err(_)) {
-            this.get().for_each_client(&|held| held.remove(this));
+            this.get().for_each_client(&|held| held.remove(this.as_any()));
         }
     }
 

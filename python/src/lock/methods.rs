@@ -359,7 +359,7 @@ impl Lock {
         let entered = lock.acquire_and_wait(py, tracker.get().owner(), timeout)?;
         if entered.is_ok() {
             Self::keep(this);
-            lock.set_latest_owner(tracker.get());
+            lock.set_latest_owner(tracker.get().owner(), tracker.get().who());
             tracker.get().add(this)?;
         }
         Ok(entered.map(drop))
