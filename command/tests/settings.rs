@@ -39,7 +39,8 @@ fn a_job_runs_over_tls_with_credentials_and_its_record_has_the_access_control_li
     certificates.write("other-ca.pem", &Authority::new("other").certificate());
     let server = ZooKeeper::options().tls(&TlsListener::new(certificates)).start();
     let (path, options) = (path("tls"), file("options"));
-    fs::write(&options, format!("tls.cert = {}\nacl = open\n", certificates.file("client.pem"))).unwrap();
+    let cert = certificates.file("client.pem");
+    fs::write(&options, format!("tls.cert = {cert}\nacl = open\nconnect.timeout = 60000\n")).unwrap();
     let run = |authority: &str| {
         let (authority, key) = (format!("tls.ca={}", certificates.file(authority)), certificates.file("client.key"));
         let settings = ["-o", &authority, "-o", "acl=creator_all", "--config", options.to_str().unwrap()];

@@ -22,11 +22,11 @@ pub(crate) fn server_without_sweeps() -> &'static ZooKeeper {
 }
 
 pub(crate) fn client(servers: &str) -> Client {
-    Client::connect(servers, &Config::new()).unwrap()
+    Client::connect(servers, &Config::new().connect_timeout(TEST_TIMEOUT)).unwrap()
 }
 
 pub(crate) fn client_with(servers: &str, session_timeout: Duration) -> Client {
-    let config = Config::new().session_timeout(session_timeout);
+    let config = Config::new().session_timeout(session_timeout).connect_timeout(TEST_TIMEOUT);
     Client::connect(servers, &config).unwrap()
 }
 

@@ -9,7 +9,7 @@ mod common;
 use std::mem::{MaybeUninit, size_of};
 use std::os::unix::thread::JoinHandleExt as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ fn a_process_with_threads_that_cannot_run_and_with_low_limits() {
     a_low_limit_of_descriptors_costs_neither_time_nor_processor_time();
 }
 
-/// The signal stops the thread either in the first milliseconds of its wait, when it reads the socket itself, or later.
+/// The signal stops the thread either in the first milliseconds of its wait, when it may read the socket itself, or later.
 fn calls_go_on_while_the_waiting_thread_is_in_a_signal_handler() {
     let server = ZooKeeper::shared();
     // SAFETY: the handler calls only functions that are safe in signal handlers.
@@ -63,14 +63,20 @@ fn calls_go_on_while_the_waiting_thread_is_in_a_signal_handler() {
         acquiring.wait().unwrap();
         held.acquire(None).unwrap();
         STUCK.store(1, Ordering::SeqCst);
-        let begun = Arc::new(AtomicUsize::new(0));
-        let (begins, waiting) = (Arc::clone(&begun), wanted.clone());
+        let id = Arc::new(AtomicI32::new(0));
+        let (own_id, waiting) = (Arc::clone(&id), wanted.clone());
         let waiter = thread::spawn(move || {
-            begins.store(1, Ordering::SeqCst);
+            // SAFETY: the call has no precondition.
+            own_id.store(unsafe { libc::gettid() }, Ordering::SeqCst);
             waiting.acquire(Some(3 * TEST_TIMEOUT)).and_then(|()| waiting.release())
         });
-        wait_until(TEST_TIMEOUT, || begun.load(Ordering::SeqCst) == 1);
+        wait_until(TEST_TIMEOUT, || id.load(Ordering::SeqCst) != 0);
+        if pause > 0 {
+            wait_for_waiters(&held, 2);
+        }
         thread::sleep(pause * MS);
+        // While a thread works in a call, it holds the lock of its client. The signal must find the thread waiting.
+        wait_until(TEST_TIMEOUT, || is_asleep(id.load(Ordering::SeqCst)));
         let seen = IN_HANDLER.load(Ordering::SeqCst);
         // SAFETY: the thread is not joined yet.
         unsafe { libc::pthread_kill(waiter.as_pthread_t(), libc::SIGUSR1) };
@@ -88,6 +94,12 @@ fn calls_go_on_while_the_waiting_thread_is_in_a_signal_handler() {
         held.release().unwrap();
         waiter.join().unwrap().unwrap();
     }
+}
+
+/// Returns whether a thread of this process waits in a system call.
+fn is_asleep(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 
 /// A background thread with the policy `SCHED_IDLE`, pinned to one processor, creates the first client.

@@ -13,7 +13,7 @@ mod sessions;
 use std::sync::OnceLock;
 
 use zklock::{Client, Config};
-use zklock_test_support::{Certificates, ClientAuth, TlsListener, TlsVersions, ZooKeeper};
+use zklock_test_support::{Certificates, ClientAuth, TEST_TIMEOUT, TlsListener, TlsVersions, ZooKeeper};
 
 /// A server of Debian's version with TLS 1.2, which requires a certificate of each client. All tests share it.
 fn debian() -> &'static ZooKeeper {
@@ -51,5 +51,6 @@ fn trusting(certificates: &Certificates) -> Config {
 }
 
 fn client(address: &str) -> Client {
-    Client::connect(address, &mutual(Certificates::shared())).unwrap()
+    let config = mutual(Certificates::shared()).connect_timeout(TEST_TIMEOUT);
+    Client::connect(address, &config).unwrap()
 }
