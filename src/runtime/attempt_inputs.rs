@@ -5,7 +5,6 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use zklock_core::error::{Error, Result, Status};
 use zklock_core::session::{Credentials, Server};
@@ -20,8 +19,6 @@ use super::tls::{TlsSource, TlsStream};
 pub(crate) struct AttemptInputs {
     credentials: Vec<CredentialSource>,
     tls: Option<TlsSource>,
-    /// True once the thread that loads the inputs runs.
-    has_started: AtomicBool,
 }
 
 /// The inputs of one attempt to connect.
@@ -33,7 +30,7 @@ pub(super) struct LoadedInputs {
 
 impl AttemptInputs {
     pub(crate) fn new(credentials: Vec<CredentialSource>, tls: Option<TlsSource>) -> Self {
-        Self { credentials, tls, has_started: AtomicBool::new(false) }
+        Self { credentials, tls }
     }
 
     /// Returns whether loading the inputs can block. If loading cannot block, the caller may load the inputs while it
@@ -75,11 +72,6 @@ impl AttemptInputs {
         Some(Ok(LoadedInputs { credentials, tls_error }))
     }
 
-    /// Returns whether a thread should be loading the inputs, but has not started to run.
-    pub(super) fn is_stalled(&self) -> bool {
-        !self.has_started.load(Ordering::SeqCst)
-    }
-
     /// Starts TLS for a connection to a server. Returns `None` if the client uses plain text.
     pub(super) fn start_tls(&self, server: &Server) -> io::Result<Option<TlsStream>> {
         self.tls.as_ref().map(|tls| tls.start(server)).transpose()
@@ -93,9 +85,7 @@ impl AttemptInputs {
         done: impl FnOnce(Result<LoadedInputs>) + Send + 'static,
     ) -> io::Result<()> {
         let (inputs, epoch) = (Arc::clone(self), ForkEpoch::current());
-        self.has_started.store(false, Ordering::SeqCst);
         let run = move || {
-            inputs.has_started.store(true, Ordering::SeqCst);
             // Even if loading panics, this thread must report to the client that loading has ended.
             let loaded = catch_unwind(AssertUnwindSafe(|| inputs.load(is_wanted)));
             let loaded = loaded.unwrap_or_else(|_| Some(Err(panic_error(&inputs.names()))));

@@ -726,9 +726,6 @@ impl State {
             (Some(io), _) if !io.has_started() => "the I/O thread has not started to run",
             // The resolver also needs the lock of the dynamic loader.
             (_, SocketState::Resolving(_)) => "its name is not resolved yet",
-            (_, SocketState::Loading(_)) if self.inputs.is_stalled() => {
-                "the thread that loads the credentials and files has not started to run"
-            }
             _ => return,
         };
         let cause = format!(
