@@ -1,5 +1,5 @@
-//! The scheduling of the library's threads. A new thread inherits the scheduling of the thread that starts it, which may be
-//! a background thread of the program.
+//! Scheduling of library threads. A new thread inherits the scheduling of the thread that starts it, which may be a
+//! background thread of the program.
 
 use std::mem::{MaybeUninit, size_of};
 

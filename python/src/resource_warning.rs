@@ -9,9 +9,9 @@ use zklock::internal::log_hold_left;
 use crate::imports::imports;
 use crate::python_call::{CallPython, write_unraisable};
 
-/// Issues a ResourceWarning with the text that `message` returns, and logs the text. If a filter (`-W error`) turns the warning into an exception, the
-/// function passes the exception to `sys.unraisablehook`. If Python is already raising an exception, the function preserves that
-/// exception, also while it calls `message`.
+/// Issues a ResourceWarning with the text that `message` returns, and logs the text. If a filter (`-W error`) turns the
+/// warning into an exception, the function passes the exception to `sys.unraisablehook`. If Python is already raising an
+/// exception, the function preserves that exception, also while it calls `message`.
 pub(crate) fn warn(py: Python<'_>, message: impl FnOnce() -> PyResult<String>) {
     let raised = PyErr::take(py);
     let category = py.get_type::<PyResourceWarning>();

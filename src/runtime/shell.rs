@@ -145,7 +145,7 @@ struct SocketReader {
     turn: Turn,
 }
 
-/// The progress of a reader's turn.
+/// The stages of one turn of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
     /// The thread reads the socket.

@@ -56,7 +56,8 @@ fn hold_and_queue_position_survive_leader_failures() {
 #[test]
 fn a_long_outage_ends_no_session() {
     let ensemble = Ensemble::start_with(&ZooKeeper::options().tick_ms(500).newest(), 6);
-    let (path, timeout) = (path("outage"), 2 * SECOND);
+    // After the outage, each client must connect within one session timeout, also on a busy machine.
+    let (path, timeout) = (path("outage"), 4 * SECOND);
     let (one, two) = (client_with(&ensemble.address(), timeout), client_with(&ensemble.address(), timeout));
     let (held, waiting) = (one.mutex(&path).unwrap(), two.mutex(&path).unwrap());
     held.acquire(None).unwrap();
@@ -69,7 +70,7 @@ fn a_long_outage_ends_no_session() {
             let since = Instant::now();
             wait_until(TEST_TIMEOUT, || {
                 assert_ne!(held.state().unwrap(), LockState::Lost, "after {:?}", since.elapsed());
-                since.elapsed() > 5 * timeout
+                since.elapsed() > 4 * timeout
             });
             let all = 0..stopped.len();
             all.for_each(|server| ensemble.relaunch(server));

@@ -137,7 +137,7 @@ pub(super) struct Rejoins {
 }
 
 impl Rejoins {
-    /// The largest number of times that the pause is as long as the first one.
+    /// The longest pause, as a multiple of the first one.
     const GROWTH: u32 = 16;
 
     /// Records that a contender of the acquire has lost a node. After the first loss, the acquire joins again at once.

@@ -17,7 +17,7 @@ use crate::time::Time;
 pub enum ConnectionEvent<'a> {
     /// The shell must load the named inputs before it can connect, for example credentials from a file.
     LoadingInputs(&'a str),
-    /// The attempt to connect does not go on for this reason: a thread of the shell has not started to run.
+    /// The attempt to connect waits for another thread of the shell, for this reason.
     Stalled(&'a str),
     /// The shell has loaded the inputs. The shell now connects, or has carried out [`Command::Load`].
     InputsLoaded,
@@ -240,7 +240,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// Handles a reply that is longer than the frame limit. `head` is the header, and the begin of the answer.
+    /// Handles a reply that is longer than the frame limit. `head` is the header and the beginning of the answer.
     fn skip_oversized_reply(&mut self, now: Time, head: [u8; ReplyHeader::LENGTH + 4], len: usize) {
         match (ReplyHeader::decode(&head), self.in_flight.front()) {
             (Ok((header, body)), Some(front)) if header.xid == front.xid => self.refuse_answer(now, len, body),
