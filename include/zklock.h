@@ -529,9 +529,10 @@ ZKL_NODISCARD zkl_status zkl_client_new(const char *servers, const zkl_config *c
  * most two seconds.
  *
  * A callback may free its own client. If a callback frees its own client, zkl_client_free does not wait for this callback.
- * From then on, the library does not call the client's callbacks. If a callback on the event thread frees another client, the
+ * From then on, the library does not call the client's callbacks. If a callback on a library thread frees another client, the
  * library drops the queued events of the freed client. However, for each hold that ends, the library still calls the freed
- * client's ZKL_LISTEN_LOSS listeners.
+ * client's ZKL_LISTEN_LOSS listeners. If two callbacks that run at the same time free each other's clients, one of the calls
+ * does not wait for the other callback.
  *
  * Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
  * Blocks until the server has confirmed the end of the session and the last callback has returned. The call blocks for at most
@@ -2025,8 +2026,9 @@ typedef void (*zkl_event_cb)(void *user, const zkl_event *event);
  * and of its holds, and passes `user` to `cb`. For each client, the library makes one call at a time, in the order of the
  * changes.
  *
- * By default, the library calls `cb` on its event thread. The event thread calls the callbacks of all clients of the process,
- * one at a time. A program can also call the callbacks on its own threads (zkl_config_set_poll_events). The Callbacks section
+ * By default, the library calls `cb` on its event thread. If a client has a loss in its queue while the event thread runs
+ * another callback, a second thread calls the callbacks of this client. The callbacks of two clients can therefore run at the
+ * same time. A program can also call the callbacks on its own threads (zkl_config_set_poll_events). The Callbacks section
  * above describes which functions `cb` may call.
  *
  * If a hold and the session change at the same moment, the client reports the hold's event first. For example, the client

@@ -52,15 +52,16 @@
  *            functions fail with status::connection.
  * Loss       A loss occurs if a safe hold becomes UNCERTAIN or LOST, or if its client is closed. The function on_lost() registers a callback for
  *            losses, and wait_lost() waits for a loss. In C++20, lost_token() returns a std::stop_token. After a loss, stop_requested() of this token
- *            returns true. The library calls callbacks on the event thread, and the functions on_lost() and lost_token() depend on this thread. While
- *            the event thread runs one callback, the callbacks of all other clients wait. The functions is_held(), remaining() and wait_lost() do not
- *            depend on the event thread.
- * Callbacks  The library calls callbacks one after the other, either on the event thread or in client::dispatch_events(). A callback may call any
- *            function, but must not wait for other participants. In a callback, functions that would wait for other participants fail with
- *            status::deadlock. If a callback throws an exception, the library passes the exception to the exception handler of the callback. If the
- *            callback has no exception handler, the library ignores the exception. If a callback is running on another thread, a call that removes or
- *            replaces this callback waits until the callback returns. The destructor of an object with a callback waits in the same way. The library
- *            does not call a removed callback again. A thread that removes a callback must not hold a mutex that the callback locks.
+ *            returns true. The library calls callbacks on its threads, and the functions on_lost() and lost_token() depend on these threads. While the
+ *            event thread runs one callback, a second thread reports losses of other clients. All other callbacks wait. The functions is_held(),
+ *            remaining() and wait_lost() do not depend on these threads.
+ * Callbacks  The library calls the callbacks of a client one after the other, either on its threads or in client::dispatch_events(). Callbacks of
+ *            two clients can run at the same time if one of the clients has a loss in its queue. A callback may call any function, but must not wait
+ *            for other participants. In a callback, functions that would wait for other participants fail with status::deadlock. If a callback throws
+ *            an exception, the library passes the exception to the exception handler of the callback. If the callback has no exception handler, the
+ *            library ignores the exception. If a callback is running on another thread, a call that removes or replaces this callback waits until the
+ *            callback returns. The destructor of an object with a callback waits in the same way. The library does not call a removed callback again.
+ *            A thread that removes a callback must not hold a mutex that the callback locks.
  * Threads    Any thread may call any member function at any time, except functions that move or destroy the object.
  * Objects    Clients, locks, semaphores, leases and operations can be moved. A program must not move a lock while a guard refers to the lock. A
  *            client may be destroyed before its locks. Calls on the locks of a destroyed client fail with status::closed. Two mutex objects on the

@@ -216,8 +216,9 @@ impl Config {
 
     /// Sets the handler for state changes. The client calls `handler` for every change of the session and of all holds.
     /// The client calls the handler for one change at a time, in the order in which the changes occurred. By default,
-    /// the library calls handlers on its event thread. This thread calls the handlers of all clients of the process,
-    /// one handler at a time. With [`poll_events`](Self::poll_events), the program calls the handlers on its own
+    /// the library calls handlers on its event thread. If a client has a loss in its queue while the event thread runs
+    /// another handler, a second thread calls the handlers of this client. The handlers of two clients can therefore
+    /// run at the same time. With [`poll_events`](Self::poll_events), the program calls the handlers on its own
     /// threads. After the last call of the handler, and before [`Client::close`](crate::Client::close) returns, the
     /// client drops the handler.
     ///

@@ -1,7 +1,8 @@
 //! The program's callbacks for events and revocation requests.
 //!
 //! The core signals that a callback must be called. A Python thread (`zklock/_callbacks.py`) then fetches the callback and
-//! calls it. Callbacks run only on this thread. If a callback does not return, `close()` still returns within two seconds, and
+//! calls it. Callbacks run only on this thread, and on a second thread for clients with a loss in their queues. The callbacks of
+//! one client never run at the same time. If a callback does not return, `close()` still returns within two seconds, and
 //! the interpreter can exit.
 
 use std::cell::{Cell, RefCell};
@@ -157,31 +158,73 @@ thread_local! {
     /// The queue of callback calls. Handlers add calls, and the thread makes them. Each entry contains the slot of the callback,
     /// because the program may remove the callback in the meantime.
     static BOUND_CALLS: RefCell<VecDeque<(BoundCall, Option<Py<CallbackSlot>>)>> = const { RefCell::new(VecDeque::new()) };
-    /// The process in which this thread calls callbacks. If a callback forks, the child process continues in a copy of the thread.
-    static CALLBACK_THREAD: Cell<Option<ForkEpoch>> = const { Cell::new(None) };
+    /// The process in which this thread calls callbacks, and the role of this thread. If a callback forks, the child process continues
+    /// in a copy of the thread.
+    static CALLBACK_THREAD: Cell<Option<(ForkEpoch, Role)>> = const { Cell::new(None) };
 }
 
-/// The clients that have pending callbacks, and the state of the thread that calls the callbacks.
+/// The two threads that call callbacks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// This thread calls all callbacks.
+    Events,
+    /// This thread calls the callbacks of clients with a loss in their queues, so that a slow callback of another client does not
+    /// delay the loss.
+    Losses,
+}
+
+/// The clients that have pending callbacks, and the state of the threads that call the callbacks.
 #[derive(Default)]
 struct CallbackQueue {
     state: Mutex<State>,
     changed: Condvar,
-    /// Whether a thread that will call the callbacks was started. An exception may interrupt a start that succeeds.
+    /// Whether the threads that will call the callbacks were started. An exception may interrupt a start that succeeds.
     is_started: AtomicBool,
-    /// Whether a thread calls the callbacks.
-    is_served: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
     ready: VecDeque<EventSource>,
+    /// The clients with a loss in their queues.
+    urgent: VecDeque<EventSource>,
+    events: Server,
+    losses: Server,
+}
+
+/// The state of one of the threads that call callbacks.
+#[derive(Default)]
+struct Server {
+    is_running: bool,
     /// The client whose callback is being called.
     current: Option<EventSource>,
 }
 
+impl State {
+    const fn server(&mut self, role: Role) -> &mut Server {
+        match role {
+            Role::Events => &mut self.events,
+            Role::Losses => &mut self.losses,
+        }
+    }
+
+    fn is_current(&self, source: &EventSource) -> bool {
+        [&self.events, &self.losses].iter().any(|server| server.current.as_ref() == Some(source))
+    }
+
+    /// Removes the next client whose callbacks a thread may call. The other thread must not be calling a callback of this client.
+    fn take_next(&mut self, role: Role) -> Option<EventSource> {
+        let urgent = self.urgent.iter().position(|source| !self.is_current(source));
+        if let Some(at) = urgent {
+            return self.urgent.remove(at);
+        }
+        let ready = self.ready.iter().position(|source| role == Role::Events && !self.is_current(source))?;
+        self.ready.remove(ready)
+    }
+}
+
 static CALLBACK_QUEUE: PerProcess<CallbackQueue> = PerProcess::new(CallbackQueue::default);
 
-/// Configures a client so that the Python thread calls its callbacks.
+/// Configures a client so that the Python threads call its callbacks.
 pub(crate) fn set_thread_notifier(config: &mut Config) {
     set_event_notifier(config, notify_thread);
 }
@@ -189,7 +232,14 @@ pub(crate) fn set_thread_notifier(config: &mut Config) {
 /// The core calls this function when a client has pending callbacks.
 pub(crate) fn notify_thread(handlers: EventSource) {
     let calls = CALLBACK_QUEUE.get();
-    lock(&calls.state).ready.push_back(handlers);
+    let mut state = lock(&calls.state);
+    if handlers.has_loss() {
+        state.ready.retain(|ready| *ready != handlers);
+        state.urgent.push_back(handlers);
+    } else {
+        state.ready.push_back(handlers);
+    }
+    drop(state);
     calls.changed.notify_all();
 }
 
@@ -216,7 +266,10 @@ fn pop_bound_call() -> Option<BoundCall> {
 /// from the interpreter.
 pub(crate) fn wait_until_idle(timeout: Duration) {
     let calls = CALLBACK_QUEUE.get();
-    let is_busy = |state: &mut State| !state.ready.is_empty() || state.current.is_some();
+    let is_busy = |state: &mut State| {
+        let has_current = state.events.current.is_some() || state.losses.current.is_some();
+        has_current || !state.ready.is_empty() || !state.urgent.is_empty()
+    };
     drop(calls.changed.wait_timeout_while(lock(&calls.state), timeout, is_busy));
 }
 
@@ -227,16 +280,16 @@ pub(crate) fn wait_until_returned(handlers: &EventSource, timeout: Duration) {
         return;
     }
     let calls = CALLBACK_QUEUE.get();
-    let is_called = |state: &mut State| state.current.as_ref() == Some(handlers);
+    let is_called = |state: &mut State| state.is_current(handlers);
     drop(calls.changed.wait_timeout_while(lock(&calls.state), timeout, is_called));
 }
 
-/// Returns whether the calling thread is the thread that calls callbacks.
+/// Returns whether the calling thread is a thread that calls callbacks.
 pub(crate) fn is_callback_thread() -> bool {
-    CALLBACK_THREAD.get() == Some(ForkEpoch::current())
+    CALLBACK_THREAD.get().is_some_and(|(epoch, _)| epoch == ForkEpoch::current())
 }
 
-/// Starts the thread that calls callbacks, unless the thread is already running.
+/// Starts the threads that call callbacks, unless the threads are already running.
 pub(crate) fn start_thread(py: Python<'_>) -> PyResult<()> {
     let is_started = &CALLBACK_QUEUE.get().is_started;
     if is_started.swap(true, Ordering::AcqRel) {
@@ -246,17 +299,19 @@ pub(crate) fn start_thread(py: Python<'_>) -> PyResult<()> {
     started.map(drop).inspect_err(|_| is_started.store(false, Ordering::Release))
 }
 
-/// Wait for the next pending callback, and return the callback with its argument. The caller must call the returned
-/// callback before it calls ``_next_call()`` again. If another thread calls the callbacks, or if a callback forks the
-/// process and this process is the child, the function returns None. The calling thread must then end.
+/// Wait for the next pending callback, and return the callback with its argument. If ``losses`` is true, the callback
+/// belongs to a client with a loss in its queue. The caller must call the returned callback before it calls
+/// ``_next_call()`` again. If another thread makes these calls, or if a callback forks the process and this process is
+/// the child, the function returns None. The calling thread must then end.
 #[pyfunction]
-pub(crate) fn _next_call(py: Python<'_>) -> Option<BoundCall> {
-    let current = ForkEpoch::current();
+#[pyo3(signature = (*, losses))]
+pub(crate) fn _next_call(py: Python<'_>, losses: bool) -> Option<BoundCall> {
+    let (current, role) = (ForkEpoch::current(), if losses { Role::Losses } else { Role::Events });
     match CALLBACK_THREAD.get() {
-        Some(epoch) if epoch != current => return None,
+        Some((epoch, _)) if epoch != current => return None,
         Some(_) => {}
-        None if CALLBACK_QUEUE.get().is_served.swap(true, Ordering::AcqRel) => return None,
-        None => CALLBACK_THREAD.set(Some(current)),
+        None if std::mem::replace(&mut lock(&CALLBACK_QUEUE.get().state).server(role).is_running, true) => return None,
+        None => CALLBACK_THREAD.set(Some((current, role))),
     }
     zklock::internal::mark_callback_thread();
     loop {
@@ -264,7 +319,7 @@ pub(crate) fn _next_call(py: Python<'_>) -> Option<BoundCall> {
         if let Some(found) = pop_bound_call() {
             return Some(found);
         }
-        let handlers = py.detach(next_source);
+        let handlers = py.detach(|| next_source(role));
         handlers.dispatch_next();
     }
 }
@@ -276,15 +331,15 @@ pub(crate) fn collect_bound_calls(_: Python<'_>, handlers: &EventSource) -> Vec<
     std::iter::from_fn(pop_bound_call).collect()
 }
 
-fn next_source() -> EventSource {
+fn next_source(role: Role) -> EventSource {
     let calls = CALLBACK_QUEUE.get();
     let mut state = lock(&calls.state);
-    if state.current.take().is_some() {
+    if state.server(role).current.take().is_some() {
         calls.changed.notify_all();
     }
     loop {
-        if let Some(handlers) = state.ready.pop_front() {
-            state.current = Some(handlers.clone());
+        if let Some(handlers) = state.take_next(role) {
+            state.server(role).current = Some(handlers.clone());
             return handlers;
         }
         state = calls.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

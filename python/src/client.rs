@@ -68,8 +68,9 @@ use crate::{int_args, text};
 /// ValueError or TypeError for wrong arguments. The constructor also raises ValueError if it cannot read a file with credentials
 /// (see the ``auth.digest_file`` option).
 ///
-/// The library's daemon thread calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls only
-/// one callback at a time. The callback receives events in the order in which the changes happened. If the states of a
+/// The library's daemon thread calls the callbacks of ``on_event`` and ``set_revocable()``. If a client has a loss in its
+/// queue while this thread is busy, a second daemon thread calls the callbacks of this client. The callbacks of one client
+/// run one at a time. The callback receives events in the order in which the changes happened. If the states of a
 /// hold and of the session change at the same moment, the callback receives the event of the hold first. If a callback
 /// raises an exception, the library passes the exception to ``sys.unraisablehook``.
 ///

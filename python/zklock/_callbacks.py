@@ -1,5 +1,6 @@
-"""The thread that calls a program's ``set_revocable()``, ``on_event()`` and ``on_lost()`` callbacks, and the threads
-that call the ``auth`` callables.
+"""The threads that call a program's ``set_revocable()``, ``on_event()`` and ``on_lost()`` callbacks, and the threads
+that call the ``auth`` callables. While ``zklock-events`` calls a callback of one client, ``zklock-losses`` calls the
+callbacks of a client that has a loss in its queue.
 
 When the interpreter ends, Python ends all daemon threads. If a daemon thread ends while native code is calling a
 callback on the thread, the process crashes. Python code therefore starts the threads and calls the callbacks. An
@@ -28,23 +29,24 @@ class AuthCall(Protocol):
 
 
 def start() -> None:
-    """Start the thread that calls the callbacks. Raises Exhausted if the process cannot start a thread."""
+    """Start the threads that call the callbacks. Raises Exhausted if the process cannot start a thread."""
     try:
-        start_thread(_run, "zklock-events")
+        start_thread(partial(_run, losses=False), "zklock-events")
+        start_thread(partial(_run, losses=True), "zklock-losses")
     except RuntimeError as error:
         raise Exhausted(f"the thread that calls the callbacks cannot be started: {error}") from error
 
 
-def _run() -> None:
-    while _call_next():
+def _run(*, losses: bool) -> None:
+    while _call_next(losses=losses):
         pass
 
 
-def _call_next() -> bool:
+def _call_next(*, losses: bool) -> bool:
     """Call the next callback. While the function waits for the next callback, it has no reference to the previous
     callback.
     """
-    call = _next_call()
+    call = _next_call(losses=losses)
     if call is None:
         return False
     _call(*call)

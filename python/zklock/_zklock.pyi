@@ -86,10 +86,11 @@ class Client:
     option), and ValueError or TypeError for wrong arguments. The constructor also raises ValueError if it cannot read a
     file with credentials (see the ``auth.digest_file`` option).
 
-    The library's daemon thread calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls only one
-    callback at a time. The callback receives events in the order in which the changes happened. If the states of a hold
-    and of the session change at the same moment, the callback receives the event of the hold first. If a callback
-    raises an exception, the library passes the exception to ``sys.unraisablehook``.
+    The library's daemon thread calls the callbacks of ``on_event`` and ``set_revocable()``. If a client has a loss in
+    its queue while this thread is busy, a second daemon thread calls the callbacks of this client. The callbacks of one
+    client run one at a time. The callback receives events in the order in which the changes happened. If the states of
+    a hold and of the session change at the same moment, the callback receives the event of the hold first. If a
+    callback raises an exception, the library passes the exception to ``sys.unraisablehook``.
 
     A callback must not wait for a lock, for leases or for a loss. While a callback waits, the client may be unable to
     deliver the event that would end the wait. In a callback, ``wait_lost()`` and every call that acquires a lock or
@@ -428,12 +429,12 @@ class Lock:
         The argument of the callback is the path of the node that the request names. The request itself does not release
         the lock; the program decides whether to release the lock.
 
-        The library's daemon thread calls the callbacks. The thread calls only one callback at a time. The callback may
-        notify the thread that holds the lock, or call ``cancel()``. If the callback calls a method that waits for a
-        lock, the method raises Deadlock. If the callback raises an exception, the library passes it to
-        ``sys.unraisablehook``. A client can be closed, and the interpreter can end, even if a callback does not return.
-        The callback remains registered until the program sets another callback or None, or until the lock object is
-        garbage-collected. For a multi-lock, the method replaces the callback of each member lock.
+        The library's daemon threads call the callbacks, for each client one at a time. The callback may notify the
+        thread that holds the lock, or call ``cancel()``. If the callback calls a method that waits for a lock, the
+        method raises Deadlock. If the callback raises an exception, the library passes it to ``sys.unraisablehook``. A
+        client can be closed, and the interpreter can end, even if a callback does not return. The callback remains
+        registered until the program sets another callback or None, or until the lock object is garbage-collected. For a
+        multi-lock, the method replaces the callback of each member lock.
         """
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the calling thread's hold is no longer safe, and then return True. Return False if the hold is
@@ -1066,10 +1067,11 @@ def _close_all() -> None:
     still acquire a lock, although the process no longer does any work.
     """
 
-def _next_call() -> tuple[Callable[[Any], object], Event | str] | None:
-    """Wait for the next pending callback, and return the callback with its argument. The caller must call the returned
-    callback before it calls ``_next_call()`` again. If another thread calls the callbacks, or if a callback forks the
-    process and this process is the child, the function returns None. The calling thread must then end.
+def _next_call(*, losses: bool) -> tuple[Callable[[Any], object], Event | str] | None:
+    """Wait for the next pending callback, and return the callback with its argument. If ``losses`` is true, the
+    callback belongs to a client with a loss in its queue. The caller must call the returned callback before it calls
+    ``_next_call()`` again. If another thread makes these calls, or if a callback forks the process and this process is
+    the child, the function returns None. The calling thread must then end.
     """
 
 def _report_unraisable(error: BaseException, callback: Callable[..., object]) -> None:

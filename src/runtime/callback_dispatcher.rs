@@ -61,7 +61,10 @@ impl CallbackDispatcher {
 /// The queued events of a client, or the queued lines of the log. A program thread uses this value to call the
 /// handlers. The client can be closed while this value exists.
 #[derive(Clone)]
-pub struct EventSource(Arc<dyn Dispatch>);
+pub struct EventSource {
+    source: Arc<dyn Dispatch>,
+    has_loss: bool,
+}
 
 impl fmt::Debug for EventSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,20 +73,26 @@ impl fmt::Debug for EventSource {
 }
 
 impl EventSource {
-    pub(super) fn new(source: Arc<dyn Dispatch>) -> Self {
-        Self(source)
+    pub(super) fn new(source: Arc<dyn Dispatch>, has_loss: bool) -> Self {
+        Self { source, has_loss }
+    }
+
+    /// Returns whether the loss of a hold was queued when the library notified the program. If the first loss arrives
+    /// later, the library notifies the program again.
+    pub const fn has_loss(&self) -> bool {
+        self.has_loss
     }
 
     /// Calls the handlers for the next event. The handlers run on the calling thread. Returns false if no event is
     /// queued. If further events are queued, the library notifies the program again.
     pub fn dispatch_next(&self) -> bool {
-        Arc::clone(&self.0).dispatch_next()
+        Arc::clone(&self.source).dispatch_next()
     }
 }
 
 /// Two event sources are equal if both belong to the same client, or if both belong to the log.
 impl PartialEq for EventSource {
     fn eq(&self, other: &Self) -> bool {
-        self.0.identity() == other.0.identity()
+        self.source.identity() == other.source.identity()
     }
 }

@@ -21,7 +21,7 @@ use zklock_core::time::Time;
 use zklock_process::ForkEpoch;
 
 use super::callback_dispatcher::{CallbackDispatcher, DispatchMode, EventSource};
-use super::event_thread::{Dispatch, Registration};
+use super::event_thread::{Dispatch, HandlerWait, Registration, is_event_thread};
 use super::sync::{Monitor, MutexGuard, ThreadId, current_thread};
 use super::wake_socket::WakeSocket;
 use super::{callback, clock};
@@ -44,6 +44,8 @@ struct State {
     dispatcher: CallbackDispatcher,
     /// True if the callback dispatcher was notified that events are queued.
     is_dispatch_scheduled: bool,
+    /// True if the callback dispatcher was also notified that the queue contains a loss.
+    is_loss_scheduled: bool,
     /// The thread that is calling handlers.
     dispatching_thread: Option<ThreadId>,
     /// True if only the thread that closes the client may still call handlers.
@@ -72,7 +74,11 @@ pub(super) struct RemovedHandler {
 
 impl EventDelivery {
     pub(crate) fn source(self: &Arc<Self>) -> EventSource {
-        EventSource::new(Arc::clone(self) as Arc<dyn Dispatch>)
+        self.source_with(false)
+    }
+
+    fn source_with(self: &Arc<Self>, has_loss: bool) -> EventSource {
+        EventSource::new(Arc::clone(self) as Arc<dyn Dispatch>, has_loss)
     }
 
     /// Creates an `EventDelivery` for one client. `mode` selects the callback dispatcher, and `on_event` receives all
@@ -94,6 +100,7 @@ impl EventDelivery {
             queue: CoalescingQueue::new(MAX_UNMERGED),
             dispatcher,
             is_dispatch_scheduled: false,
+            is_loss_scheduled: false,
             dispatching_thread: None,
             is_closing: false,
             is_closed: false,
@@ -172,9 +179,7 @@ impl EventDelivery {
 
     fn wait_while_running(&self, which: impl Fn(&(HandlerId, Scope)) -> bool) {
         let state = self.state.lock();
-        if state.dispatching_thread != Some(current_thread()) {
-            drop(self.state.wait_while(state, None, |state| state.running_handlers.iter().any(&which)));
-        }
+        drop(self.wait_for_handler(state, None, |state| state.running_handlers.iter().any(&which)));
     }
 
     /// Removes all handlers and all queued events. A handler that is running at this moment continues to run.
@@ -306,6 +311,8 @@ impl EventDelivery {
             // The library has notified the program, and the program calls the handlers.
             (true, CallbackDispatcher::Notifier(_)) => {}
             (true, _) => {
+                let limit = Some(end - clock::now());
+                state = self.wait_for_handler(state, limit, |state| state.dispatching_thread.is_some());
                 let before = state.dispatching_thread;
                 if before.is_some_and(|thread| thread != current_thread()) {
                     return;
@@ -350,8 +357,8 @@ impl EventDelivery {
         if state.is_polled() && state.is_left_to_program {
             state.closed_handlers = std::mem::take(&mut dropped.1);
         }
-        if !own {
-            state = self.state.wait_while(state, None, |state| state.dispatching_thread.is_some());
+        if !own || is_event_thread() {
+            state = self.wait_for_handler(state, None, |state| state.dispatching_thread.is_some());
         }
         let dispatcher = std::mem::replace(&mut state.dispatcher, CallbackDispatcher::None);
         state.is_finished = true;
@@ -374,8 +381,23 @@ impl EventDelivery {
         let state = self.state.lock();
         if !state.is_dispatching_thread() {
             let state = self.state.wait_while(state, Some(timeout), |state| !state.is_finished);
-            drop(self.state.wait_while(state, None, |state| state.dispatching_thread.is_some()));
+            drop(self.wait_for_handler(state, None, |state| state.dispatching_thread.is_some()));
         }
+    }
+
+    /// Waits while another thread runs a handler and `condition` is true. If that thread in turn waits for a handler of
+    /// the calling thread, this method does not wait.
+    fn wait_for_handler<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        limit: Option<Duration>,
+        condition: impl FnMut(&mut State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        if state.dispatching_thread.is_none_or(|thread| thread == current_thread()) {
+            return state;
+        }
+        let Some(_waiting) = HandlerWait::begin() else { return state };
+        self.state.wait_while(state, limit, condition)
     }
 
     /// Drops the handlers that [`close`](Self::close) left for the program to drop. Must be called on a program thread.
@@ -424,19 +446,22 @@ impl EventDelivery {
     }
 
     fn schedule_dispatch(self: &Arc<Self>, state: &mut State) {
+        let has_loss = state.queue.has_loss();
+        let is_scheduled = state.is_dispatch_scheduled && (state.is_loss_scheduled || !has_loss);
         // The thread that is calling handlers checks the queue again after its current call.
-        if state.is_dispatch_scheduled || state.dispatching_thread.is_some() {
+        if is_scheduled || state.dispatching_thread.is_some() {
             return;
         }
         state.is_dispatch_scheduled = true;
+        state.is_loss_scheduled = has_loss;
         match &state.dispatcher {
             CallbackDispatcher::None => {}
-            CallbackDispatcher::EventThread(place) => place.schedule(Arc::<Self>::clone(self)),
+            CallbackDispatcher::EventThread(place) => place.schedule(Arc::<Self>::clone(self), has_loss),
             CallbackDispatcher::Polling(fd) => fd.signal(),
             CallbackDispatcher::Notifier(notifier) => {
                 // If the notifier panicked, Rust has already printed the panic. The library calls the notifier again
                 // after the next event.
-                let notified = catch_unwind(AssertUnwindSafe(|| notifier(self.source())));
+                let notified = catch_unwind(AssertUnwindSafe(|| notifier(self.source_with(has_loss))));
                 state.is_dispatch_scheduled = notified.is_ok();
             }
         }
@@ -458,6 +483,7 @@ impl State {
     fn begin(&mut self) {
         self.dispatching_thread = Some(current_thread());
         self.is_dispatch_scheduled = false;
+        self.is_loss_scheduled = false;
         if let CallbackDispatcher::Polling(fd) = &self.dispatcher {
             fd.clear();
         }

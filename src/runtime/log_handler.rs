@@ -23,7 +23,7 @@ use zklock_process::{ForkEpoch, PerProcess};
 
 use super::callback;
 use super::callback_dispatcher::{CallbackDispatcher, EventSource, Notifier};
-use super::event_thread::{Dispatch, Registration};
+use super::event_thread::{Dispatch, HandlerWait, Registration, is_event_thread};
 use super::sync::{Monitor, MutexGuard, ThreadId, current_thread, thread_local};
 
 /// The largest number of lines in the queue.
@@ -191,10 +191,14 @@ impl LogSink {
         }
         let before =
             (std::mem::replace(&mut state.handler, handler), std::mem::replace(&mut state.dispatcher, dispatcher));
-        if !is_own {
+        let is_running_elsewhere = state.dispatching_thread.is_some_and(|thread| thread != current_thread());
+        // The handler may run on the event thread while the loss thread calls this method, or the other way round.
+        let waiting = if !is_own || is_event_thread() && is_running_elsewhere { HandlerWait::begin() } else { None };
+        if waiting.is_some() {
             let begun = state.calls_started;
             state = self.state.wait_while(state, None, |state| state.calls_finished < begun);
         }
+        drop(waiting);
         // The replaced dispatcher may have been notified of queued lines. The new dispatcher has not been notified yet.
         state.is_dispatch_scheduled = false;
         if !state.is_idle() {
@@ -230,11 +234,11 @@ impl LogSink {
         state.is_dispatch_scheduled = true;
         match &state.dispatcher {
             CallbackDispatcher::None | CallbackDispatcher::Polling(_) => {}
-            CallbackDispatcher::EventThread(place) => place.schedule(Arc::new(self)),
+            CallbackDispatcher::EventThread(place) => place.schedule(Arc::new(self), false),
             CallbackDispatcher::Notifier(notifier) => {
                 // If the notifier panicked, Rust has already printed the panic. The library calls the notifier again
                 // after the next line.
-                let notified = catch_unwind(AssertUnwindSafe(|| notifier(EventSource::new(Arc::new(self)))));
+                let notified = catch_unwind(AssertUnwindSafe(|| notifier(EventSource::new(Arc::new(self), false))));
                 state.is_dispatch_scheduled = notified.is_ok();
             }
         }

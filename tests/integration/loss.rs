@@ -1,7 +1,7 @@
 //! The ways in which a program learns that a hold is no longer safe: listeners, waits and guards.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -116,6 +116,85 @@ fn multi_lock_listener_receives_events_of_all_members() {
     assert_eq!(lost.lock_transitions()[0].2, Lost);
     assert_eq!(status(multi.release()), Status::Lost);
     wait_until(TEST_TIMEOUT, || recorder.lock_transitions().len() == 5);
+    drop(listeners);
+}
+
+/// A gate that handlers wait for.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn wait(&self) {
+        drop(self.0.1.wait_timeout_while(self.0.0.lock().unwrap(), TEST_TIMEOUT, |is_open| !*is_open).unwrap());
+    }
+
+    fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    fn is_open(&self) -> bool {
+        *self.0.0.lock().unwrap()
+    }
+}
+
+/// The callback of one client does not delay the loss of another client, even if the other client also has earlier
+/// events in its queue.
+#[test]
+fn a_loss_does_not_wait_for_a_slow_handler_of_another_client() {
+    let server = ZooKeeper::shared();
+    let (gate, (entered, is_in)) = (Gate::default(), mpsc::channel());
+    let slow_gate = gate.clone();
+    let config = Config::new().on_event(move |_| {
+        let _ = entered.send(());
+        slow_gate.wait();
+    });
+    let slow = Client::connect(&server.address(), &config).unwrap();
+    is_in.recv_timeout(TEST_TIMEOUT).unwrap();
+    let recorder = EventRecorder::default();
+    let (lost, is_lost) = mpsc::channel();
+    let other = Client::connect(&server.address(), &Config::new().on_event(recorder.handler())).unwrap();
+    let lock = other.mutex(&path("urgent")).unwrap();
+    let listener = lock.on_lost(move |_| lost.send(thread::current().name().map(str::to_owned)).unwrap()).unwrap();
+    lock.acquire(None).unwrap();
+    assert_eq!(raw(server).delete(&lock.node_paths().unwrap().remove(0)), 0);
+    assert_eq!(is_lost.recv_timeout(TEST_TIMEOUT).unwrap().as_deref(), Some("zkl-losses"));
+    assert!(!gate.is_open());
+    let state = |event: &Event| if let Event::Lock { state, .. } = *event { Some(state) } else { None };
+    let states: Vec<_> = recorder.0.lock().unwrap().iter().filter_map(state).collect();
+    assert_eq!(states, [Held, Lost]);
+    gate.open();
+    drop(listener);
+    slow.close().unwrap();
+    other.close().unwrap();
+}
+
+/// Two handlers that run at the same time do not wait for each other.
+#[test]
+fn two_loss_handlers_may_close_both_clients() {
+    let server = ZooKeeper::shared();
+    let clients = [client(&server.address()), client(&server.address())];
+    let locks = clients.each_ref().map(|client| client.mutex(&path("both")).unwrap());
+    let (closed, are_closed) = mpsc::channel();
+    let running = Arc::new(Barrier::new(2));
+    let listeners = locks.each_ref().map(|lock| {
+        let (closed, clients, running) = (closed.clone(), clients.clone(), Arc::clone(&running));
+        let handler = move |_: &Event| {
+            running.wait();
+            let _ = clients.each_ref().map(Client::close);
+            closed.send(()).unwrap();
+        };
+        lock.on_lost(handler).unwrap()
+    });
+    for lock in &locks {
+        lock.acquire(None).unwrap();
+    }
+    for lock in &locks {
+        assert_eq!(raw(server).delete(&lock.node_paths().unwrap().remove(0)), 0);
+    }
+    for _ in &locks {
+        are_closed.recv_timeout(TEST_TIMEOUT).unwrap();
+    }
     drop(listeners);
 }
 

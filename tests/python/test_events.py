@@ -463,3 +463,55 @@ def test_callback_does_not_delay_exit(
     assert leaving.read_line() == "leaves"
     assert leaving.ends(5) == 0
     inspector.wait_for(path, 0)
+
+
+def test_a_loss_does_not_wait_for_a_slow_callback_of_another_client(
+    server: ZooKeeper, path: str, inspector: Inspector
+) -> None:
+    """The other client has earlier events in its queue. Its callbacks keep their order."""
+    gate, entered = threading.Event(), threading.Event()
+
+    def slow(event: object) -> None:
+        entered.set()
+        gate.wait(60)
+
+    seen: queue.SimpleQueue[str] = queue.SimpleQueue()
+    try:
+        with zklock.Client(server.address, on_event=slow), zklock.Client(server.address) as other:
+            assert entered.wait(60)
+            lock = other.mutex(path)
+            lock.on_event(lambda event: seen.put(event.state.name))
+            lock.on_lost(lambda event: seen.put(f"on_lost {event.state.name}"))
+            lock.acquire()
+            inspector.kazoo.delete(lock.node_path)
+            assert [seen.get(timeout=60) for _ in range(3)] == ["HELD", "LOST", "on_lost LOST"]
+            assert not gate.is_set()
+            gate.set()
+    finally:
+        gate.set()
+
+
+def test_callbacks_of_one_client_come_one_after_the_other_also_after_a_loss(
+    server: ZooKeeper, path: str, inspector: Inspector
+) -> None:
+    gate, entered = threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    def slow(event: LockEvent) -> None:
+        seen.append(event.state.name)
+        entered.set()
+        gate.wait(60)
+        seen.append("returned")
+
+    lost = threading.Event()
+    with zklock.Client(server.address) as client:
+        lock = client.mutex(path)
+        lock.on_event(slow)
+        lock.acquire()
+        assert entered.wait(60)
+        lock.on_lost(lambda event: (seen.append("on_lost"), lost.set()))
+        inspector.kazoo.delete(lock.node_path)
+        wait_until(lambda: lock.state is LockState.LOST)
+        gate.set()
+        assert lost.wait(60)
+        assert seen == ["HELD", "returned", "LOST", "returned", "on_lost"]

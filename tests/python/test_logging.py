@@ -282,3 +282,29 @@ def test_a_forked_child_logs_for_itself(server: ZooKeeper, path: str, heard: Eve
         assert heard.of(path) == ["acquired"]
         assert heard.of(path + "-child") == []
     wait_until(lambda: heard.of(path) == ["acquired", "released"])
+
+
+def test_a_slow_handler_does_not_delay_a_loss(server: ZooKeeper, path: str, inspector: Inspector) -> None:
+    gate, entered, lost = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            entered.set()
+            gate.wait(60)
+
+    handler = Slow()
+    logging.getLogger("zklock").addHandler(handler)
+    try:
+        logging.getLogger("zklock").setLevel(logging.INFO)
+        with zklock.Client(server.address) as client:
+            assert entered.wait(60)
+            lock = client.mutex(path)
+            lock.on_lost(lambda _: lost.set())
+            lock.acquire()
+            inspector.kazoo.delete(lock.node_path)
+            assert lost.wait(60)
+            assert not gate.is_set()
+            gate.set()
+    finally:
+        gate.set()
+        logging.getLogger("zklock").removeHandler(handler)

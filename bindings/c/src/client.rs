@@ -101,9 +101,10 @@ pub unsafe extern "C" fn zkl_client_new(
 /// most two seconds.
 ///
 /// A callback may free its own client. If a callback frees its own client, zkl_client_free does not wait for this callback.
-/// From then on, the library does not call the client's callbacks. If a callback on the event thread frees another client, the
+/// From then on, the library does not call the client's callbacks. If a callback on a library thread frees another client, the
 /// library drops the queued events of the freed client. However, for each hold that ends, the library still calls the freed
-/// client's ZKL_LISTEN_LOSS listeners.
+/// client's ZKL_LISTEN_LOSS listeners. If two callbacks that run at the same time free each other's clients, one of the calls
+/// does not wait for the other callback.
 ///
 /// Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
 /// Blocks until the server has confirmed the end of the session and the last callback has returned. The call blocks for at most

@@ -49,8 +49,9 @@ impl Handle for zkl_listener {
 /// and of its holds, and passes `user` to `cb`. For each client, the library makes one call at a time, in the order of the
 /// changes.
 ///
-/// By default, the library calls `cb` on its event thread. The event thread calls the callbacks of all clients of the process,
-/// one at a time. A program can also call the callbacks on its own threads (zkl_config_set_poll_events). The Callbacks section
+/// By default, the library calls `cb` on its event thread. If a client has a loss in its queue while the event thread runs
+/// another callback, a second thread calls the callbacks of this client. The callbacks of two clients can therefore run at the
+/// same time. A program can also call the callbacks on its own threads (zkl_config_set_poll_events). The Callbacks section
 /// above describes which functions `cb` may call.
 ///
 /// If a hold and the session change at the same moment, the client reports the hold's event first. For example, the client

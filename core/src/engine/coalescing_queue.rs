@@ -26,6 +26,8 @@ pub struct CoalescingQueue {
     /// The revocation requests in `overflow`.
     revocations: BTreeSet<u64>,
     last: u64,
+    /// The number of losses in the queue.
+    losses: usize,
 }
 
 /// The session, the hold or the node that a notification concerns. The queue merges only notifications with the same
@@ -47,6 +49,7 @@ impl CoalescingQueue {
             mergeable: HashMap::new(),
             revocations: BTreeSet::new(),
             last: 0,
+            losses: 0,
         }
     }
 
@@ -62,15 +65,26 @@ impl CoalescingQueue {
         self.in_order.is_empty() && self.overflow.is_empty()
     }
 
+    /// Returns whether the loss of a hold waits.
+    pub const fn has_loss(&self) -> bool {
+        self.losses > 0
+    }
+
     /// Adds a notification at the end, or merges it with an earlier one beyond the limit.
     pub fn push(&mut self, notification: Notification) {
         if self.overflow.is_empty() && self.in_order.len() < self.limit {
+            self.losses += usize::from(notification.is_loss());
             return self.in_order.push_back(notification);
         }
         let subject = Subject::of(&notification);
         let Some(&at) = self.mergeable.get(&subject) else { return self.append(subject, notification) };
         let joined = match self.overflow.get_mut(&at) {
-            Some(waiting) => waiting.merge(&notification),
+            Some(waiting) => {
+                self.losses -= usize::from(waiting.is_loss());
+                let joined = waiting.merge(&notification);
+                self.losses += usize::from(waiting.is_loss());
+                joined
+            }
             None => Merge::Separate,
         };
         match joined {
@@ -86,6 +100,7 @@ impl CoalescingQueue {
     /// Removes and returns the next notification.
     pub fn pop(&mut self) -> Option<Notification> {
         if let Some(notification) = self.in_order.pop_front() {
+            self.losses -= usize::from(notification.is_loss());
             return Some(notification);
         }
         let at = *self.overflow.first_key_value()?.0;
@@ -98,6 +113,7 @@ impl CoalescingQueue {
         let (mut taken, kept): (Vec<_>, Vec<_>) =
             first.partition(|notification| matches!(notification, Notification::Forfeit(_)));
         self.in_order = kept.into();
+        self.losses -= taken.iter().filter(|notification| notification.is_loss()).count();
         let forfeits = self
             .overflow
             .iter()
@@ -115,6 +131,7 @@ impl CoalescingQueue {
             self.revocations.insert(self.last);
         }
         self.mergeable.insert(subject, self.last);
+        self.losses += usize::from(notification.is_loss());
         self.overflow.insert(self.last, notification);
         // The queue may drop revocation requests. The node of the oldest request most likely no longer exists.
         if self.revocations.len() > self.limit
@@ -126,6 +143,7 @@ impl CoalescingQueue {
 
     fn take(&mut self, at: u64) -> Option<Notification> {
         let notification = self.overflow.remove(&at)?;
+        self.losses -= usize::from(notification.is_loss());
         self.revocations.remove(&at);
         let subject = Subject::of(&notification);
         // If `mergeable` refers to a later notification of the same subject, the queue can still merge that
@@ -377,6 +395,8 @@ mod tests {
                     Step::Pop => deliver_next(&mut queue, &mut client),
                     _ => {}
                 }
+                let waiting = queue.in_order.iter().chain(queue.overflow.values());
+                assert_eq!(queue.has_loss(), waiting.into_iter().any(Notification::is_loss));
                 let lost = ends.values().filter(|(_, was_lost)| *was_lost).count();
                 // Apart from losses, the queue contains at most two notifications for each lock: the end of the
                 // previous hold, and one change of the current hold.

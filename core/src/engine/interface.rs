@@ -204,6 +204,19 @@ pub enum Notification {
     Revocation(Revocation),
 }
 
+impl Notification {
+    /// Returns whether this is a loss: a safe hold is no longer safe, or the hold ends because its client is closed.
+    pub const fn is_loss(&self) -> bool {
+        match self {
+            Self::Event(Event::Lock { state: LockState::Uncertain | LockState::Lost, previous, .. })
+            | Self::Forfeit(Event::Lock { previous, .. }) => {
+                !matches!(previous, LockState::Uncertain | LockState::Lost)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The state of a hold at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HoldView {

@@ -143,7 +143,7 @@ impl Lock {
     /// is the path of the node that the request names. The request itself does not release the lock; the program decides whether to
     /// release the lock.
     ///
-    /// The library's daemon thread calls the callbacks. The thread calls only one callback at a time. The callback
+    /// The library's daemon threads call the callbacks, for each client one at a time. The callback
     /// may notify the thread that holds the lock, or call ``cancel()``. If the callback calls a method that waits for a
     /// lock, the method raises Deadlock. If the callback raises an exception, the library passes it to ``sys.unraisablehook``. A client
     /// can be closed, and the interpreter can end, even if a callback does not return. The callback remains registered until the

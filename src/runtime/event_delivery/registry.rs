@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use zklock_core::engine::{Event, LockId, LockState, Notification};
+use zklock_core::engine::{Event, LockId, Notification};
 
 /// A closure from the program, which the client calls for each event.
 pub(crate) type EventHandler = dyn Fn(&Event) + Send + Sync;
@@ -164,16 +164,6 @@ impl RegisteredHandler {
             }
             _ => true,
         };
-        is_of && (self.which == Listen::All || is_loss(notification))
-    }
-}
-
-/// Returns whether the event is a loss: a safe hold is no longer safe, or the hold ends because its client is closed.
-pub(super) fn is_loss(notification: &Notification) -> bool {
-    let was_safe = |previous| !matches!(previous, LockState::Uncertain | LockState::Lost);
-    match *notification {
-        Notification::Event(Event::Lock { state: LockState::Uncertain | LockState::Lost, previous, .. })
-        | Notification::Forfeit(Event::Lock { previous, .. }) => was_safe(previous),
-        _ => false,
+        is_of && (self.which == Listen::All || notification.is_loss())
     }
 }

@@ -1,7 +1,7 @@
 //! Loom models of the event thread. In the models, several threads create clients, close clients and queue events at
-//! the same time. Loom tries every order of these steps. In every order, no two handlers may run at once, and no
-//! handler may run after its client was closed. Every event must be delivered, and the event thread must end after the
-//! last client was closed.
+//! the same time. Loom tries every order of these steps. In every order, no two handlers may run at once unless a
+//! client has a loss in its queue, and no handler may run after its client was closed. Every event must be delivered,
+//! and the event thread and the loss thread must end after the last client was closed.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use loom::thread;
-use zklock_core::engine::{Event, Notification};
+use zklock_core::engine::{Event, LockState, Notification};
 use zklock_core::session::ClientState;
 
 use super::*;
@@ -131,7 +131,61 @@ fn handler_can_close_its_own_client() {
         close(&own);
         drop(delivery);
         let state = event_thread.state.wait_while(event_thread.state.lock(), None, |state| state.is_running);
-        assert!(state.registrations == 0 && state.ready.is_empty());
+        assert!(state.registrations == 0 && state.is_idle());
+    });
+}
+
+#[test]
+fn a_loss_does_not_wait_for_the_handler_of_another_client() {
+    loss_during_handler(|other| push_event(other, ClientState::Connected));
+}
+
+#[test]
+fn a_loss_does_not_wait_for_the_handler_of_another_loss() {
+    loss_during_handler(push_loss);
+}
+
+/// A handler returns only after the loss of another client was reported. `push` makes the event of this handler.
+fn loss_during_handler(push: impl Fn(&Arc<EventDelivery>) + Send + Sync + 'static) {
+    loom::model(move || {
+        let event_thread = dispatcher();
+        let gate = Arc::new(Monitor::<bool>::default());
+        let slow = Arc::clone(&gate);
+        let wait = move |_: &Event| drop(slow.wait_while(slow.lock(), None, |is_open| !*is_open));
+        let other = delivery_with(event_thread, wait);
+        let delivery = delivery_with(event_thread, move |_| {
+            *gate.lock() = true;
+            gate.notify();
+        });
+        push(&other);
+        push_loss(&delivery);
+        other.close(Duration::MAX);
+        delivery.close(Duration::MAX);
+        assert_ended(event_thread);
+    });
+}
+
+#[test]
+fn handlers_of_two_losses_may_close_both_clients() {
+    loom::model(|| {
+        let event_thread = dispatcher();
+        let deliveries = Arc::new(std::sync::Mutex::new(Vec::<Arc<EventDelivery>>::new()));
+        let new = |all: &Arc<std::sync::Mutex<Vec<Arc<EventDelivery>>>>| {
+            let all = Arc::clone(all);
+            delivery_with(event_thread, move |_| {
+                let both = all.lock().unwrap().clone();
+                both.iter().for_each(|delivery| delivery.close(Duration::ZERO));
+            })
+        };
+        let both = [new(&deliveries), new(&deliveries)];
+        deliveries.lock().unwrap().extend(both.iter().cloned());
+        both.iter().for_each(push_loss);
+        both.iter().for_each(|delivery| delivery.close(Duration::MAX));
+        deliveries.lock().unwrap().clear();
+        drop(both);
+        let has_ended = |state: &mut State| state.is_running || state.has_loss_thread;
+        let state = event_thread.state.wait_while(event_thread.state.lock(), None, has_ended);
+        assert!(state.registrations == 0 && state.is_idle());
     });
 }
 
@@ -143,23 +197,32 @@ fn new_delivery(
     event_thread: &'static EventThread,
     handler: impl Fn(ClientState) + Send + Sync + 'static,
 ) -> Arc<EventDelivery> {
-    let on_event = move |event: &Event| {
+    delivery_with(event_thread, move |event| {
         if let Event::Client { state, .. } = event {
             handler(*state);
         }
-    };
-    Arc::new(EventDelivery::new(
-        CallbackDispatcher::EventThread(Registration::on_thread(event_thread).unwrap()),
-        Some(Arc::new(on_event)),
-    ))
+    })
+}
+
+fn delivery_with(
+    event_thread: &'static EventThread,
+    on_event: impl Fn(&Event) + Send + Sync + 'static,
+) -> Arc<EventDelivery> {
+    let registration = Registration::on_thread(event_thread).unwrap();
+    Arc::new(EventDelivery::new(CallbackDispatcher::EventThread(registration), Some(Arc::new(on_event))))
 }
 
 fn push_event(delivery: &Arc<EventDelivery>, state: ClientState) {
     delivery.push(Notification::Event(Event::client(state, ClientState::Connecting)));
 }
 
+fn push_loss(delivery: &Arc<EventDelivery>) {
+    delivery.push(Notification::Event(Event::lock(1, "/a".into(), LockState::Lost, LockState::Held)));
+}
+
 /// Asserts that no client is registered and no thread runs.
 fn assert_ended(event_thread: &EventThread) {
     let state = event_thread.state.lock();
-    assert!(!state.is_running && state.registrations == 0 && state.ready.is_empty() && state.thread.is_none());
+    assert!(!state.is_running && !state.has_loss_thread && state.registrations == 0 && state.is_idle());
+    assert!(state.thread.is_none() && state.loss_thread.is_none());
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use common::{TEST_TIMEOUT, client, path, status};
+use common::{TEST_TIMEOUT, client, path, raw, status};
 use zklock::Status;
 use zklock::internal::{Level, LogDispatch, LogLine, LogValue, set_log_handler, set_log_level};
 use zklock_test_support::{ZooKeeper, wait_until};
@@ -59,6 +59,32 @@ fn log_handler_receives_lines() {
     a_handler_may_call_but_not_wait();
     one_that_stands_still_is_told_what_it_missed();
     none_is_none();
+    a_loss_does_not_wait_for_a_slow_handler();
+}
+
+fn a_loss_does_not_wait_for_a_slow_handler() {
+    let (began, begins) = mpsc::channel();
+    let (open, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let slow = move |_: &LogLine| {
+        let _ = began.send(());
+        let _ = gate.lock().unwrap().recv_timeout(TEST_TIMEOUT);
+    };
+    set_log_handler(Level::Info, LogDispatch::EventThread, Some(Arc::new(slow))).unwrap();
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    begins.recv_timeout(TEST_TIMEOUT).unwrap();
+    let lock = client.mutex(&path("a slow log")).unwrap();
+    let (lost, is_lost) = mpsc::channel();
+    let listener = lock.on_lost(move |_| lost.send(()).unwrap()).unwrap();
+    lock.acquire(None).unwrap();
+    assert_eq!(raw(server).delete(&lock.node_paths().unwrap().remove(0)), 0);
+    is_lost.recv_timeout(TEST_TIMEOUT).unwrap();
+    // The handler does not wait any more.
+    drop(open);
+    drop(listener);
+    client.close().unwrap();
+    set_log_handler(Level::Info, LogDispatch::EventThread, None).unwrap();
 }
 
 fn the_one_before_is_over_when_another_takes_its_place() {

@@ -218,6 +218,38 @@ static void callbacks_never_run_concurrently(void)
     CHECK(together == 0);
 }
 
+static void count_event(void *user, const zkl_event *event)
+{
+    (void)event;
+    __atomic_add_fetch((int *)user, 1, __ATOMIC_SEQ_CST);
+}
+
+/* A loss does not wait for the callback of another client. */
+static void a_slow_callback_does_not_delay_a_loss(void)
+{
+    struct pause slow = {now_ms() + 120000, 0};
+    int losses = 0;
+    zkl_client *one = NULL, *two = NULL;
+    zkl_lock *lock = NULL;
+    zkl_listener *listener = NULL;
+    zkl_config *config = zkl_config_new();
+    OK(zkl_config_set_event_callback(config, linger, &slow, NULL));
+    OK(zkl_client_new(servers, config, &one));
+    zkl_config_free(config);
+    AWAIT(__atomic_load_n(&slow.begun, __ATOMIC_SEQ_CST) == 1);
+    OK(zkl_client_new(servers, NULL, &two));
+    OK(zkl_mutex_new(two, "/c-tests/slow-callback", &lock));
+    OK(zkl_lock_listen(lock, ZKL_LISTEN_LOSS, count_event, &losses, NULL, &listener));
+    OK(zkl_acquire(lock));
+    /* The end of the client is a loss. */
+    zkl_client_free(two);
+    CHECK(__atomic_load_n(&losses, __ATOMIC_SEQ_CST) == 1);
+    __atomic_store_n(&slow.end_ms, 0, __ATOMIC_SEQ_CST);
+    zkl_listener_free(listener);
+    zkl_lock_free(lock);
+    zkl_client_free(one);
+}
+
 static zkl_client *freed_by_callback;
 static pthread_mutex_t freeing = PTHREAD_MUTEX_INITIALIZER;
 
@@ -448,5 +480,6 @@ int main(int argc, char **argv)
     RUN(freeing_a_held_lock_reports_free);
     RUN(waiting_calls_in_a_callback_return_deadlock);
     RUN(callbacks_never_run_concurrently);
+    RUN(a_slow_callback_does_not_delay_a_loss);
     return 0;
 }
