@@ -103,7 +103,7 @@ impl HandlerWait {
         let event_thread = own_event_thread();
         let is_other_waiting =
             event_thread.is_some_and(|thread| std::mem::replace(&mut thread.state.lock().is_waiting, true));
-        (!is_other_waiting).then_some(Self(event_thread))
+        (!is_other_waiting).then(|| Self(event_thread))
     }
 }
 
