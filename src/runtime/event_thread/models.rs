@@ -14,6 +14,7 @@ use zklock_core::session::ClientState;
 
 use super::*;
 use crate::runtime::callback_dispatcher::CallbackDispatcher;
+use crate::runtime::clock;
 use crate::runtime::event_delivery::EventDelivery;
 
 #[test]
@@ -174,6 +175,8 @@ fn handlers_of_two_losses_may_close_both_clients() {
             let all = Arc::clone(all);
             delivery_with(event_thread, move |_| {
                 let both = all.lock().unwrap().clone();
+                // A handler that closes a client waits twice: before the client reports its losses, and at its end.
+                both.iter().for_each(|delivery| delivery.deliver_losses(clock::now()));
                 both.iter().for_each(|delivery| delivery.close(Duration::ZERO));
             })
         };
