@@ -372,6 +372,16 @@ fn a_silent_server_does_not_delay_the_end_of_a_wait() {
     assert_not_late(since.elapsed(), Duration::from_secs(3));
 }
 
+/// A check needs at least four round trips, which take longer than a silent server may delay the end.
+#[test]
+fn a_check_continues_while_answers_arrive() {
+    let (path, mut raw) = (path("slow"), raw());
+    lock_nodes(&mut raw, &path, &[&curator("lock-")]);
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    proxy.delay(Direction::ToClient, Duration::from_millis(100));
+    assert_eq!(zklock_on(&proxy.address(), &["wait", "-w", "0", &path]).start().wait(), 75);
+}
+
 #[test]
 fn a_wait_does_not_poll() {
     let server = ZooKeeper::start();

@@ -37,9 +37,15 @@ pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
         leave(client);
         return Err(Failure::system("starting a thread", error));
     }
-    let result = result.recv_timeout(limit.saturating_add(LEAVE_LIMIT));
+    let answers = || client.metrics().map_or(0, |metrics| metrics.answers);
+    let (mut received, mut seen) = (result.recv_timeout(limit), None);
+    // A check of the lock needs several answers, and may continue as long as they arrive.
+    while received.is_err() && seen != Some(answers()) {
+        seen = Some(answers());
+        received = result.recv_timeout(LEAVE_LIMIT);
+    }
     leave(client);
-    result.unwrap_or_else(|_| {
+    received.unwrap_or_else(|_| {
         let limit = duration::show(limit);
         Err(Failure::new(Exit::Unavailable, format!("{}: no server has answered within {limit}", arguments.path)))
     })
