@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use zklock_test_support::{Direction, Proxy, ZooKeeper, wait_until};
 
-use crate::common::{TEST_TIMEOUT, file, path, process, program, queue, raw, send, wait_for_queue, zklock, zklock_on};
+use crate::common::{
+    PROGRAM, TEST_TIMEOUT, file, path, process, program, queue, raw, send, wait_for_queue, zklock, zklock_on,
+};
 
 const SHORT_SESSION: &str = "session.timeout=9000";
 
@@ -148,15 +150,17 @@ fn a_stopped_wrapper_without_a_terminal_does_not_end_its_caller() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "code 79\n");
 }
 
+/// The command ignores TERM from its start, so TERM does not end it before the loss, however late it starts.
 #[test]
 fn a_loss_while_the_time_limit_ends_the_command_is_a_loss() {
     let (path, mut raw, log) = (path("both"), raw(), file("log"));
-    let script = format!("trap 'echo term >{}' TERM; while :; do sleep 0.02; done", log.display());
-    let arguments = ["run", "--for", "300ms", "--grace", "2s", "--lost-exit-code", "5", &path, "sh", "-c", &script];
-    let mut call = zklock(&arguments).start();
-    call.process("sleep");
+    let options = ["-o", "session.timeout=30000", "--for", "300ms", "--grace", "5s", "--lost-exit-code", "5"];
+    let ignoring = ["-c", "trap '' TERM; exec \"$@\"", "sh", PROGRAM, "run"];
+    let mut call = program("sh", &[&ignoring[..], &options, &[&*path, "sleep", "60"]].concat());
+    call.command().stderr(fs::File::create(&log).unwrap());
+    let mut call = call.start();
+    wait_until(TEST_TIMEOUT, || fs::read_to_string(&log).unwrap().contains("the time of --for is over"));
     let node = queue(&mut raw, &path).remove(0);
-    wait_until(TEST_TIMEOUT, || log.exists());
     assert_eq!(raw.delete(&format!("{path}/{node}")), 0);
     assert_eq!(call.wait(), 5);
     fs::remove_file(&log).unwrap();
