@@ -246,8 +246,8 @@ test-support:
 	@$(CARGO_TEST) -p zklock-test-support -p zklock-third-party-clients -p zklock-fuzz
 
 test-tools:
-	@echo "test: C and C++ with valgrind, with the sanitizers of the compiler, and with clang; the ABI"
-	@RUST_TEST_THREADS=4 $(CARGO_TEST) --test abi --test c --test cpp --test every_wrong_call --test ffi --test memory -- --ignored
+	@echo "test: C and C++ with valgrind, with the sanitizers of the compiler, and with clang; the ABI; long queues"
+	@RUST_TEST_THREADS=4 $(CARGO_TEST) --test abi --test c --test command --test cpp --test every_wrong_call --test ffi --test memory -- --ignored
 
 test-pages: build
 	@echo "test: pages whose commands install the library; the types of the Python package; the check for circles"

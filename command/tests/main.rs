@@ -11,6 +11,7 @@ mod exit_codes;
 mod faults;
 mod generated;
 mod hold;
+mod large;
 mod loss;
 mod observe;
 mod once;

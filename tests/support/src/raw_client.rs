@@ -148,6 +148,19 @@ impl RawClient {
         }
     }
 
+    /// Creates `count` nodes without data and with open access, in transactions of a thousand.
+    pub fn create_many(&mut self, path: &str, count: usize, flags: i32) {
+        let (create, multi) = (1, 14);
+        let acl: &[AclEntry<'_>] = &[(permissions::ALL, "world", "anyone")];
+        for first in (0..count).step_by(1000) {
+            let operations = (first..count.min(first + 1000)).fold(RequestBody::default(), |operations, _| {
+                operations.int(create).bool(false).int(-1).string(path).buffer(b"").acl(acl).int(flags)
+            });
+            let mut reply = self.call(multi, operations.int(-1).bool(true).int(-1)).unwrap();
+            assert_eq!(reply.int(), create, "the server refused a transaction");
+        }
+    }
+
     /// Creates a node that no client may read. Any client may delete it.
     pub fn create_unreadable(&mut self, path: &str, flags: i32) -> Result<String, i32> {
         self.create_with_acl(path, &[], flags, &[(permissions::ALL & !permissions::READ, "world", "anyone")])
