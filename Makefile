@@ -32,7 +32,7 @@ PYRIGHT := PYTHONPATH=python PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyrigh
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build install uninstall dist wheels deb static cinstall-check demo test shake verify sim mutants chaos faults bench bench-against fuzz tls-providers interop kazoo-suite models asan check language deny header surface stubs docs clean setup-verify setup-checks test-build test-tools test-support test-sim test-install test-wheels test-static test-deb test-pages test-go test-bench test-chaos test-fuzz
+.PHONY: help tools setup build install uninstall dist wheels deb static cinstall-check demo test shake verify sim mutants chaos faults bench bench-against fuzz tls-providers interop kazoo-suite models asan check language deny header surface stubs docs clean setup-verify setup-checks test-build test-tools test-support test-sim test-install test-wheels test-static test-deb test-empty-system test-pages test-go test-bench test-chaos test-fuzz
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -122,7 +122,7 @@ shake: test-build ## run the tests N=5 times under the conditions of other machi
 
 # Checks the exact time limits, as tests/README.md explains.
 verify: export ZKLOCK_EXACT_LIMITS = 1
-verify: setup-verify test check deny models test-support test-tools test-sim build test-install test-wheels test-static test-deb test-pages test-go docs test-bench test-chaos test-fuzz asan tls-providers ## run all tests and checks, as before a release (an hour)
+verify: setup-verify test check deny models test-support test-tools test-sim build test-install test-wheels test-static test-deb test-empty-system test-pages test-go docs test-bench test-chaos test-fuzz asan tls-providers ## run all tests and checks, as before a release (an hour)
 
 SEEDS ?= 100000
 sim: ## run 100,000 simulated schedules (SEEDS=n), or print the events of one (SEED=n)
@@ -281,6 +281,10 @@ test-static:
 test-deb: deb
 	@echo "test: the Debian packages, in a copy of this machine"
 	@$(PYTHON) scripts/test-deb
+
+test-empty-system: ## run make demo and make test in an empty Debian system, as root (half an hour)
+	@echo "test: make demo and make test in an empty Debian system"
+	@$(PYTHON) scripts/test-empty-system
 
 test-bench:
 	@echo "test: each driver of the benchmark, briefly"
