@@ -148,7 +148,10 @@ fn a_hold_is_lost_with_its_node_or_its_session() {
     wait_until(TEST_TIMEOUT, || of(&client).losses_deleted == 1);
     assert_eq!(status(lock.release()), Status::Lost);
     lock.acquire(None).unwrap();
+    // The client notices the lost connection at once, and gets no other.
     proxy.black_hole(true);
+    proxy.cut();
+    wait_until(TEST_TIMEOUT, || of(&client).suspensions == 1);
     wait_until(TEST_TIMEOUT, || of(&client).uncertainties == 1);
     let cut = of(&client);
     assert_eq!((cut.suspensions, cut.held, cut.losses_session, cut.state), (1, 1, 0, ClientState::Suspended));

@@ -12,8 +12,11 @@ use crate::cli::WaitArguments;
 use crate::clock::BootTime;
 use crate::duration;
 use crate::exit::{Exit, Failure};
-use crate::run::acquire::{LEAVE_LIMIT, leave};
+use crate::run::acquire::leave;
 use crate::survey::{Content, Entry, Kind, Role, Survey, read_contents};
+
+/// After the time limit, a check of the lock waits for each answer for as long as an acquire with timeout 0.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Waits until the lock is free.
 pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
@@ -39,10 +42,10 @@ pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
     }
     let answers = || client.metrics().map_or(0, |metrics| metrics.answers);
     let (mut received, mut seen) = (result.recv_timeout(limit), None);
-    // A check of the lock needs several answers, and may continue as long as they arrive.
+    // A check of the lock needs several answers, and may continue while they arrive.
     while received.is_err() && seen != Some(answers()) {
         seen = Some(answers());
-        received = result.recv_timeout(LEAVE_LIMIT);
+        received = result.recv_timeout(ANSWER_LIMIT);
     }
     leave(client);
     received.unwrap_or_else(|_| {

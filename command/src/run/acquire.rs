@@ -37,7 +37,7 @@ pub(crate) fn connect(
 const HOLDER_LIMIT: Duration = Duration::from_millis(200);
 
 /// How long a call that has failed waits for the end of its session before it exits.
-pub(crate) const LEAVE_LIMIT: Duration = Duration::from_millis(300);
+const LEAVE_LIMIT: Duration = Duration::from_millis(300);
 
 /// Ends the session of a process that has failed, and that exits after this call. A server that is silent must not
 /// delay the exit: the kernel sends the request for the end of the session even after the exit.
