@@ -95,10 +95,10 @@ def surface() -> str:
 
 
 def page(name: str, modules: dict[str, str]) -> str:
-    """Return the page of an item, from another crate if the item is re-exported."""
+    """Return the page of an item. An item of another crate can have a page only there."""
     module = modules.get(name.split(".")[-2])
-    folder = PAGES if module is None else DOCS / module.replace("::", "/")
-    return (folder / name).read_text()
+    folders = [PAGES] if module is None else [DOCS / module.replace("::", "/"), PAGES]
+    return next(folder / name for folder in folders if (folder / name).exists()).read_text()
 
 
 def main() -> None:
