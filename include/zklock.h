@@ -35,24 +35,24 @@
  *            | zkl_client           | yes               | -                                          |
  *            | zkl_lock             | yes               | -                                          |
  *            | zkl_semaphore        | yes               | -                                          |
- *            | zkl_leases           | yes               | every thread that has the handle           |
+ *            | zkl_hold             | yes               | every thread that has the handle           |
  *            | zkl_op               | yes               | every thread that has the handle           |
  *            | zkl_listener         | yes               | every thread that has the handle           |
  *            | zkl_completion_queue | yes               | every thread that has the handle           |
- *            | a hold               | no                | the thread or other owner that acquired it |
+ *            | the hold of a thread | no                | the thread that acquired it (zkl_acquire)  |
  *            | the last error       | no                | the thread that made the call              |
  *            | zkl_participant      | no                | the callback, until it returns; or the     |
  *            |                      |                   | operation (zkl_op_participant)             |
  *            | zkl_wait             | no                | the callback, until it returns             |
  *
  *            When a thread ends, the library does not release its holds. A thread must therefore release its locks before it
- *            ends. Any thread may release a semaphore mutex, even if the thread that acquired it has ended. If the owner of a
- *            hold is a number and not a thread (zkl_acquire_start, zkl_acquire_as), any thread may act for that owner.
+ *            ends. Any thread may release a semaphore mutex, even if the thread that acquired it has ended. A zkl_hold
+ *            (zkl_hold_acquire, zkl_op_hold) belongs to no thread: any thread that has the handle may use and release it.
  *
  *            In this header, a thread is a thread of the operating system. The green threads (goroutines, greenlets, fibers and
  *            coroutines) that run on one thread therefore share the holds of this thread. If one green thread holds a mutex
  *            and another green thread of the same thread calls zkl_acquire, the call re-enters the mutex without an error.
- *            Give each green thread its own owner number, and use zkl_acquire_as and zkl_release_as.
+ *            Give each green thread its own zkl_hold (zkl_hold_acquire).
  *
  *            If pthread_cancel() cancels a thread during a library call, the cancellation takes effect after the call returns.
  *            A thread with the cancellation type PTHREAD_CANCEL_ASYNCHRONOUS must not call the library.
@@ -69,10 +69,10 @@
  *
  *            | function                               | returns                                                         |
  *            |----------------------------------------|-----------------------------------------------------------------|
- *            | zkl_is_held*, zkl_leases_is_held       | 1 if the hold is certainly safe; 0 if it may be unsafe, and on  |
+ *            | zkl_is_held*, zkl_hold_is_held         | 1 if the hold is certainly safe; 0 if it may be unsafe, and on  |
  *            |                                        | every error. A condition can use the result directly.           |
  *            | zkl_client_state                       | a ZKL_STATE_*, 0 or more; or a negative ZKL_E_*                 |
- *            | zkl_lock_state*, zkl_leases_state      | a ZKL_LOCK_*, 10 or more; or a negative ZKL_E_*                 |
+ *            | zkl_lock_state*                        | a ZKL_LOCK_*, 10 or more; or a negative ZKL_E_*                 |
  *            | zkl_*_fd                               | a descriptor, 0 or more; or a negative ZKL_E_*                  |
  *            | zkl_client_session_id                  | a session id; 0 if there is no session, and on failure          |
  *            | zkl_config_new                         | a handle; NULL on failure                                       |
@@ -81,7 +81,7 @@
  *            | zkl_status_errno                       | an errno value                                                  |
  *            | zkl_version_number                     | the version as a number                                         |
  *
- *            The compiler warns if a program ignores the result of one of these functions: zkl_op_leases, zkl_op_client,
+ *            The compiler warns if a program ignores the result of one of these functions: zkl_op_hold, zkl_op_client,
  *            zkl_op_semaphore, an acquire function, or a *_new, *_start or *_listen function (ZKL_NODISCARD). To turn off
  *            these warnings, define ZKL_NODISCARD as an empty macro before including this header.
  * Errors     The function zkl_last_error_message() explains the last failed call on the calling thread. A thread's error
@@ -108,10 +108,11 @@
  *            |-------------------------------------|------------------------------------------------------------------------------------|
  *            | zkl_acquire                         | fails                                                                              |
  *            | zkl_acquire_timeout, zkl_acquire_as | fails, unless the timeout is 0                                                     |
+ *            | zkl_hold_acquire                    | fails, unless the timeout is 0                                                     |
  *            | zkl_semaphore_acquire_timeout       | fails, unless the timeout is 0                                                     |
  *            | zkl_op_wait                         | fails, unless the timeout is 0 or the operation has ended                          |
  *            | zkl_wait_lost*                      | fails, unless the timeout is 0                                                     |
- *            | zkl_leases_wait_lost                | fails, unless the timeout is 0                                                     |
+ *            | zkl_hold_wait_lost                  | fails, unless the timeout is 0                                                     |
  *            | all others                          | allowed; each function blocks at most as long as documented                        |
  *
  *            If a callback needs a lock, another thread must acquire it, and the callback must not wait for that thread.
@@ -963,6 +964,133 @@ zkl_status zkl_lock_set_data(zkl_lock *lock, const void *data, size_t len);
  */
 zkl_status zkl_lock_node_path(const zkl_lock *lock, char *buf, size_t size, size_t *needed_out);
 
+/* ==== Holds ====
+ *
+ * An acquire of a lock or of leases gives a hold. Any thread may use and release it.
+ */
+
+/** The calling thread as an owner. A program can choose every other number, except ZKL_OWNER_NEW, for an owner of its own. */
+#define ZKL_OWNER_THREAD UINT64_MAX
+
+/** A new owner, which exists only for one hold. No other acquire re-enters this hold. */
+#define ZKL_OWNER_NEW 0
+
+/**
+ * A hold of a lock, or of leases of a semaphore. Any thread that has the handle may use and release the hold. A hold refers only
+ * to the acquire from which it comes, and never to a later hold of its owner.
+ */
+typedef struct zkl_hold zkl_hold;
+
+/** The state of a hold at one moment (zkl_hold_view). */
+typedef struct zkl_hold_info {
+    /**
+     * The size of this struct in the program, which the program sets before the call. Later versions only add fields at the end,
+     * and the library writes only the fields that the size includes.
+     */
+    uint32_t size;
+    /** The state of the hold: a ZKL_LOCK_*. ZKL_LOCK_FREE means that the program has released the hold through the lock. */
+    int32_t state;
+    /** The fencing token. The token is known from the acquire on, also after a loss (docs/fencing.md). */
+    int64_t token;
+    /** The fencing pass: the number of local hand-overs under this token before the hold began. */
+    int64_t fencing_pass;
+    /**
+     * The time for which the hold remains safe even if no server answers, in milliseconds, rounded down. 0 if the hold is not
+     * safe.
+     */
+    int64_t remaining_ms;
+} zkl_hold_info;
+
+/**
+ * Acquires the lock for an owner within a timeout, and gets the hold. All other rules of zkl_acquire_timeout also apply to this
+ * function. The parameter `owner` is ZKL_OWNER_NEW (0) for an owner that exists only for this hold, ZKL_OWNER_THREAD for the
+ * calling thread, or any other number for an owner that the program chooses. If the owner already holds the lock, the call
+ * re-enters the lock: the program then has two holds, and releases each of them. The caller must release the hold, `*hold_out`,
+ * with zkl_hold_release. Any thread may release the hold. The call blocks the whole thread, with all its green threads.
+ *
+ * Returns: the same statuses as zkl_acquire_timeout. If `owner` is ZKL_OWNER_NEW, the call cannot detect that the calling
+ * thread itself has another hold of the lock, and then waits for this hold.
+ * Blocks until the owner holds the lock or the timeout passes. A call with timeout 0 waits at most one second for the server.
+ * Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_hold_acquire(zkl_lock *lock, uint64_t owner, int64_t timeout_ms, zkl_hold **hold_out);
+
+/**
+ * Gets the state of a hold, its fencing token and its remaining time, all of one moment. The program sets `info_out->size` to
+ * sizeof(zkl_hold_info) before the call. All leases of one hold have one common state: the loss of one lease is the loss of all.
+ * The hold of a multi-lock has the worst state, the smallest token and the shortest remaining time of its member locks.
+ *
+ * Returns: ZKL_OK, with the answer in `*info_out`, also if the hold was lost. On failure:
+ * - ZKL_E_CLOSED if the lock or the client was freed, which also ended the hold.
+ * - ZKL_E_HANDLE if `hold` is not a live handle, for example the handle of a hold that was released.
+ * - ZKL_E_INVALID if `info_out` is NULL, or if its size is too small.
+ * - Other failures: ZKL_E_FORKED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_hold_view(const zkl_hold *hold, zkl_hold_info *info_out);
+
+/**
+ * Reports whether a hold is safe at this moment. A hold is safe if, according to the clock of this machine, its session cannot
+ * have expired yet.
+ *
+ * Returns: 1 or 0. If an error occurs, the function returns 0, and zkl_last_error_message explains the error. An unsafe hold is
+ * not an error, and does not change the last error message. To get an error status instead of 0, call zkl_hold_view.
+ * Does not block. Any thread may call this function.
+ */
+int32_t zkl_hold_is_held(const zkl_hold *hold);
+
+/**
+ * Waits until a hold is no longer safe. The rules of zkl_wait_lost also apply to this function.
+ *
+ * Returns: the same statuses as zkl_wait_lost. If the hold is released during the wait, the call fails with ZKL_E_HANDLE instead
+ * of ZKL_E_NOT_OWNER.
+ * Blocks until the wait ends, for at most the timeout. Any thread may call this function.
+ */
+zkl_status zkl_hold_wait_lost(zkl_hold *hold, int64_t timeout_ms);
+
+/**
+ * Releases a hold, and frees the handle. The call ends the hold and frees a live handle of this process, whatever it returns.
+ *
+ * Returns: ZKL_OK if the server has confirmed that the nodes of the hold are deleted, or if the owner has another hold of the
+ * lock. On failure:
+ * - ZKL_E_LOST if the hold was lost before the release. After the loss, another owner may have held the lock.
+ * - ZKL_E_NOT_OWNER if the program has already released the hold through the lock (zkl_release).
+ * - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library keeps trying to delete the
+ *   nodes.
+ * - ZKL_E_CLOSED if the lock or the client was freed, which also ended the hold.
+ * - ZKL_E_HANDLE if `hold` is not a live handle, for example NULL or the handle of a hold that was already released.
+ * - ZKL_E_DENIED if an access control list does not allow the client to delete the nodes (as for zkl_release).
+ * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_SERVER, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ *
+ * Blocks for at most the session timeout. Any thread may call this function.
+ */
+zkl_status zkl_hold_release(zkl_hold *hold);
+
+/**
+ * Releases a hold without waiting for the server, and frees the handle. The library deletes the nodes of the hold in the
+ * background. All other rules of zkl_hold_release also apply to this function.
+ *
+ * Returns: ZKL_OK, ZKL_E_LOST, ZKL_E_NOT_OWNER, ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_hold_release_nowait(zkl_hold *hold);
+
+/**
+ * Gets the path of a node of a hold. The rules of zkl_lock_node_path also apply to this function. The parameter `index` selects
+ * the node of a lease, or of a member lock of a multi-lock. The index of the first node is 0.
+ *
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_BUFFER if the path does not fit. A call that fails with ZKL_E_BUFFER writes only `*needed_out`.
+ * - ZKL_E_LOST if the hold was lost.
+ * - ZKL_E_NOT_OWNER if the program has already released the hold through the lock (zkl_release).
+ * - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_hold_node_path(const zkl_hold *hold, size_t index, char *buf, size_t size, size_t *needed_out);
+
 /* ==== Fencing ====
  *
  * Numbers with which a store can reject late writes. See docs/fencing.md.
@@ -1042,12 +1170,6 @@ zkl_status zkl_fence_check(zkl_client *client, const char *path, int64_t token, 
  * A limited number of leases. One call can acquire one or more of them.
  */
 
-/**
- * Leases that were acquired from a semaphore. Leases belong to no thread. Any thread that has the handle may release the
- * leases.
- */
-typedef struct zkl_leases zkl_leases;
-
 /** A semaphore on a path. A semaphore has a number of leases, which threads and processes acquire and release. */
 typedef struct zkl_semaphore zkl_semaphore;
 
@@ -1076,7 +1198,7 @@ ZKL_NODISCARD zkl_status zkl_semaphore_new_counted(zkl_client *client, const cha
 
 /**
  * Frees a semaphore. Calls that wait for leases through this handle fail with ZKL_E_CLOSED. After this call, the leases that
- * were acquired through the handle remain held. The caller must still release these leases with zkl_leases_release. The
+ * were acquired through the handle remain held. The caller must still release these leases with zkl_hold_release. The
  * parameter `semaphore` may be NULL.
  *
  * Returns nothing. If `semaphore` is not a live handle, the call has no effect. The last error message does not change.
@@ -1088,8 +1210,8 @@ void zkl_semaphore_free(zkl_semaphore *semaphore);
  * Acquires `quantity` leases within a timeout. The call acquires either all of these leases or no lease. The parameter
  * `timeout_ms` is the time limit for the whole call in milliseconds, or -1 for no limit. With timeout 0, the call makes one
  * attempt and does not wait for other participants. The semaphore serves requests in the order of their arrival. A request for
- * few leases does not overtake an earlier request for many leases. The caller must release the leases, `*leases_out`, with
- * zkl_leases_release. Any thread may release the leases.
+ * few leases does not overtake an earlier request for many leases. The caller must release the leases, `*hold_out`, with
+ * zkl_hold_release. Any thread may release the leases.
  *
  * If the number of leases is a shared count, `quantity` may be larger than the count. The call then waits until the count is
  * raised. During this wait, the call has no place in the queue. Other requests can therefore overtake the call, and
@@ -1110,7 +1232,7 @@ void zkl_semaphore_free(zkl_semaphore *semaphore);
  * Blocks until the leases are held or the timeout passes. A call with timeout 0 waits at most one second for the server. Any
  * thread may call this function.
  */
-ZKL_NODISCARD zkl_status zkl_semaphore_acquire_timeout(zkl_semaphore *semaphore, int32_t quantity, int64_t timeout_ms, zkl_leases **leases_out);
+ZKL_NODISCARD zkl_status zkl_semaphore_acquire_timeout(zkl_semaphore *semaphore, int32_t quantity, int64_t timeout_ms, zkl_hold **hold_out);
 
 /**
  * Cancels all waits for leases through this handle, in all threads. The waiting calls fail with ZKL_E_CANCELED. The call
@@ -1130,87 +1252,6 @@ zkl_status zkl_semaphore_cancel(zkl_semaphore *semaphore);
  * Does not block. Any thread may call this function.
  */
 zkl_status zkl_semaphore_set_data(zkl_semaphore *semaphore, const void *data, size_t len);
-
-/**
- * Releases all leases of a handle, and frees the handle. The call frees a live handle of this process even if the release
- * fails.
- *
- * Returns: ZKL_OK if the server has confirmed that the nodes of the leases are deleted. On failure:
- * - ZKL_E_LOST if a lease was lost before the release. After the loss, another owner may have held the lease.
- * - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library keeps trying to delete the
- *   nodes.
- * - ZKL_E_CLOSED if the client was freed, which also ended the leases.
- * - ZKL_E_HANDLE if `leases` is not a live handle, for example NULL or the handle of leases that were already released.
- * - ZKL_E_DENIED if an access control list does not allow the client to delete the nodes (as for zkl_release).
- * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_SERVER, ZKL_E_FORKED, ZKL_E_INTERNAL.
- *
- * Blocks for at most the session timeout. Any thread may call this function.
- */
-zkl_status zkl_leases_release(zkl_leases *leases);
-
-/**
- * Reports whether the leases are held and safe at this moment. Leases are safe if, according to the clock of this machine,
- * their session cannot have expired yet.
- *
- * Returns: 1 or 0. If an error occurs, the function returns 0, and zkl_last_error_message explains the error. Unsafe leases
- * are not an error, and do not change the last error message. To get an error status instead of 0, call zkl_leases_state.
- * Does not block. Any thread may call this function.
- */
-int32_t zkl_leases_is_held(const zkl_leases *leases);
-
-/**
- * Reports the state of the leases. All leases of one handle have one common state. If any lease of a handle is lost, all
- * leases of that handle have the state ZKL_LOCK_LOST.
- *
- * Returns: one of the ZKL_LOCK_* values, which are all 10 or more. On failure: a negative status (ZKL_E_HANDLE, ZKL_E_FORKED,
- * ZKL_E_CLOSED or ZKL_E_INTERNAL). Does not block. Any thread may call this function.
- */
-int32_t zkl_leases_state(const zkl_leases *leases);
-
-/**
- * Gets the fencing token of the leases. The token grows with every acquire of the semaphore. If several owners can hold leases
- * at the same time, the tokens only show the order of the acquires. Other owners can hold leases at the same time as the owner
- * of the largest token.
- *
- * Returns: ZKL_OK, with the token in `*token_out`. On failure:
- * - ZKL_E_LOST if a lease was lost.
- * - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- *
- * Does not block. Any thread may call this function.
- */
-zkl_status zkl_leases_fencing_token(const zkl_leases *leases, int64_t *token_out);
-
-/**
- * Gets the time for which the leases remain safe even if no server answers. The time is in milliseconds, rounded down. If the
- * leases are not safe now, the time is 0.
- *
- * Returns: the same statuses as zkl_leases_fencing_token. On success, `*remaining_ms_out` contains the time.
- * Does not block. Any thread may call this function.
- */
-zkl_status zkl_leases_remaining_ms(const zkl_leases *leases, int64_t *remaining_ms_out);
-
-/**
- * Waits until at least one of the leases is no longer safe. The rules of zkl_wait_lost also apply to leases.
- *
- * Returns: the same statuses as zkl_wait_lost. If the leases are released during the wait, the call fails with ZKL_E_HANDLE
- * instead of ZKL_E_NOT_OWNER.
- * Blocks until the wait ends, for at most the timeout. Any thread may call this function.
- */
-zkl_status zkl_leases_wait_lost(zkl_leases *leases, int64_t timeout_ms);
-
-/**
- * Gets the node path of one lease. The rules of zkl_lock_node_path also apply to leases. The parameter `index` selects the
- * lease. The index of the first lease is 0.
- *
- * Returns: ZKL_OK. On failure:
- * - ZKL_E_BUFFER if the path does not fit. A call that fails with ZKL_E_BUFFER writes only `*needed_out`.
- * - ZKL_E_LOST if a lease was lost.
- * - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large.
- * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- *
- * Does not block. Any thread may call this function.
- */
-zkl_status zkl_leases_node_path(const zkl_leases *leases, size_t index, char *buf, size_t size, size_t *needed_out);
 
 /**
  * Reads the value of a shared count (Curator's SharedCount). The node of a shared count contains four bytes in big-endian
@@ -1405,9 +1446,6 @@ zkl_status zkl_semaphore_waiting(const zkl_semaphore *semaphore, zkl_waiting_cb 
  * docs/embedding.md shows an event loop.
  */
 
-/** The owner number of the calling thread. A program can assign every other number, including 0, to an owner. */
-#define ZKL_OWNER_THREAD UINT64_MAX
-
 /**
  * A queue that reports which operations have ended. One thread or event loop can wait for any number of operations by polling
  * the queue's single descriptor. Without a queue, each operation needs its own descriptor (zkl_op_fd).
@@ -1417,17 +1455,15 @@ typedef struct zkl_completion_queue zkl_completion_queue;
 /**
  * An operation that a *_start function starts: an acquire or another call. An operation continues even if no thread waits for
  * it. An acquire ends within its timeout. Any other operation takes at most as long as the blocking form of the call. The
- * function zkl_op_result returns the status of every operation. The other results of an operation come from zkl_op_leases,
+ * function zkl_op_result returns the status of every operation. The other results of an operation come from zkl_op_hold,
  * zkl_op_value, zkl_op_participant, zkl_op_client and zkl_op_semaphore.
  */
 typedef struct zkl_op zkl_op;
 
 /**
  * Starts acquiring the lock for an owner, without waiting for the result. All other rules of zkl_acquire_timeout also apply to
- * this function. To acquire the lock for the calling thread, pass ZKL_OWNER_THREAD as `owner`. Any other number, including 0,
- * is an owner number that the program chooses, for example for a task or a request. The hold belongs to the given owner. This
- * owner can re-enter the lock, and any thread may act for this owner. The caller must free the new operation, `*op_out`, with
- * zkl_op_free.
+ * this function. The parameter `owner` has the same meaning as for zkl_hold_acquire. After the operation has ended with ZKL_OK,
+ * zkl_op_hold gets the hold. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
  * Returns: ZKL_OK if the operation has started. Later, zkl_op_result reports how the acquire ends. On failure:
  * - ZKL_E_INVALID in the same cases as zkl_acquire_timeout.
@@ -1440,7 +1476,7 @@ ZKL_NODISCARD zkl_status zkl_acquire_start(zkl_lock *lock, uint64_t owner, int64
 /**
  * Starts acquiring `quantity` leases without waiting for the result. The operation acquires either all of these leases or
  * none. All other rules of zkl_semaphore_acquire_timeout also apply to this function. When the operation has ended with
- * ZKL_OK, zkl_op_leases returns the leases. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ * ZKL_OK, zkl_op_hold gets the hold of the leases. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
  * Returns: the same statuses as zkl_acquire_start. The call also fails with ZKL_E_INVALID if `quantity` is below 1 or above
  * max_leases.
@@ -1466,8 +1502,8 @@ ZKL_NODISCARD zkl_status zkl_semaphore_acquire_start(zkl_semaphore *semaphore, i
 int zkl_op_fd(const zkl_op *op);
 
 /**
- * Reports how an operation ended. If zkl_op_result or zkl_op_wait returns ZKL_OK for an operation that acquires a lock, the
- * owner holds the lock. A later call to zkl_op_free then does not release the lock.
+ * Reports how an operation ended. If zkl_op_result or zkl_op_wait returns ZKL_OK for an operation that acquires, the owner has
+ * the hold, and zkl_op_hold gets it.
  *
  * Returns: ZKL_E_PENDING while the operation is still running. After the operation has ended, every call returns the same
  * status:
@@ -1533,18 +1569,18 @@ zkl_status zkl_check_may_wait(void);
 zkl_status zkl_op_cancel(zkl_op *op);
 
 /**
- * Takes the leases of an operation that has ended with ZKL_OK. The caller must release the leases, `*leases_out`, with
- * zkl_leases_release.
+ * Takes the hold of an acquire operation that has ended with ZKL_OK. The caller must release the hold, `*hold_out`, with
+ * zkl_hold_release. The program can take the hold once.
  *
  * Returns: ZKL_OK. On failure:
  * - ZKL_E_PENDING while the operation is still running.
- * - ZKL_E_INVALID if the leases were already taken, or if the operation does not acquire leases.
+ * - ZKL_E_INVALID if the hold was already taken, or if the operation does not acquire.
  * - The same statuses as zkl_op_result, if the operation has failed.
  * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  *
  * Does not block. Any thread may call this function.
  */
-ZKL_NODISCARD zkl_status zkl_op_leases(zkl_op *op, zkl_leases **leases_out);
+ZKL_NODISCARD zkl_status zkl_op_hold(zkl_op *op, zkl_hold **hold_out);
 
 /**
  * Gets the number that an operation found. For zkl_shared_count_get_start, the number is the value of the shared count. For
@@ -1610,13 +1646,12 @@ ZKL_NODISCARD zkl_status zkl_op_semaphore(zkl_op *op, zkl_semaphore **semaphore_
  * If the program frees the operation before it has taken the operation's client (zkl_op_client), the library closes the
  * client in the background. The library then calls no further callbacks of this client.
  *
- * A successful acquire operation owns the lock until zkl_op_result or zkl_op_wait returns ZKL_OK. If the program frees a
- * successful acquire before one of these functions has returned ZKL_OK, the library releases the lock without waiting for the
- * server. If the operation acquires a multi-lock in several steps, a query can still show holds of member locks for a short
- * time after this call. The library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or
- * zkl_op_wait has already returned ZKL_OK for an acquire of a lock, the owner still holds the lock after this call and must
- * release the lock. If the program has already released the hold that the operation acquired, zkl_op_free does not release a
- * later hold of the same owner.
+ * A successful acquire operation owns its hold until the program takes the hold with zkl_op_hold. If the program frees the
+ * operation before, the library releases the hold without waiting for the server. There is one exception: if the owner is not
+ * ZKL_OWNER_NEW, and zkl_op_result or zkl_op_wait has already returned ZKL_OK for an acquire of a lock, the owner still holds the
+ * lock after this call, and the program must release the lock. If the program has already released the hold that the operation
+ * acquired, zkl_op_free does not release a later hold of the same owner. If the operation acquires a multi-lock in several steps,
+ * a query can still show holds of member locks for a short time after this call.
  *
  * Returns nothing. If `op` is not a live handle, the call has no effect. The last error message does not change.
  * Does not block. Any thread may call this function.
@@ -1629,7 +1664,7 @@ void zkl_op_free(zkl_op *op);
  * need this function if several green threads share one thread. Give each green thread its own owner number. The call blocks
  * the whole thread with all its green threads.
  *
- * Returns: the same statuses as zkl_acquire_timeout.
+ * Returns: the same statuses as zkl_acquire_timeout, and also ZKL_E_INVALID if `owner` is ZKL_OWNER_NEW.
  * Blocks until the owner holds the lock or the timeout passes. A call with timeout 0 waits at most one second for the server.
  * Any thread may call this function.
  */
@@ -1838,17 +1873,16 @@ ZKL_NODISCARD zkl_status zkl_client_close_start(zkl_client *client, zkl_op **op_
 ZKL_NODISCARD zkl_status zkl_release_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
 
 /**
- * Starts releasing all leases of the handle `leases`, and frees the handle immediately. The operation ends when the server
- * has confirmed that the lease nodes are deleted. All other rules of zkl_leases_release also apply to this function. The
- * caller must free the new operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the library
- * still releases the leases.
+ * Starts releasing a hold, and frees the handle immediately. The operation ends when the server has confirmed that the nodes of
+ * the hold are deleted. All other rules of zkl_hold_release also apply to this function. The caller must free the new operation,
+ * `*op_out`, with zkl_op_free. If the program frees the operation early, the library still releases the hold.
  *
- * Returns: ZKL_OK if the release has started. Later, zkl_op_result returns the same statuses as zkl_leases_release. On
- * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call that fails with
- * ZKL_E_INVALID does not free the handle.
+ * Returns: ZKL_OK if the release has started. Later, zkl_op_result returns the same statuses as zkl_hold_release. On failure:
+ * ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call that fails
+ * with ZKL_E_INVALID does not free the handle.
  * Does not block. Any thread may call this function.
  */
-ZKL_NODISCARD zkl_status zkl_leases_release_start(zkl_leases *leases, zkl_op **op_out);
+ZKL_NODISCARD zkl_status zkl_hold_release_start(zkl_hold *hold, zkl_op **op_out);
 
 /**
  * Starts an operation that asks the server for the participants of a lock. The rules of zkl_participants apply, except that
@@ -1946,14 +1980,15 @@ ZKL_NODISCARD zkl_status zkl_semaphore_new_counted_start(zkl_client *client, con
 ZKL_NODISCARD zkl_status zkl_wait_lost_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
 
 /**
- * Starts an operation that waits until the leases are no longer safe. If the leases are released, the operation ends with
- * ZKL_E_NOT_OWNER. All other rules of zkl_wait_lost_start also apply to this function.
+ * Starts an operation that waits until a hold is no longer safe. If the hold is released, the operation ends with
+ * ZKL_E_NOT_OWNER. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_start also apply to
+ * this function.
  *
  * Returns: the same statuses as zkl_wait_lost_start. On success, zkl_op_result later returns the same statuses as
  * zkl_wait_lost.
  * Does not block. Any thread may call this function.
  */
-ZKL_NODISCARD zkl_status zkl_leases_wait_lost_start(zkl_leases *leases, zkl_op **op_out);
+ZKL_NODISCARD zkl_status zkl_hold_wait_lost_start(zkl_hold *hold, zkl_op **op_out);
 
 /* ==== Events ====
  *
@@ -2099,13 +2134,15 @@ ZKL_NODISCARD zkl_status zkl_client_listen(zkl_client *client, zkl_event_cb cb, 
 ZKL_NODISCARD zkl_status zkl_lock_listen(zkl_lock *lock, int32_t events, zkl_event_cb cb, void *user, zkl_user_drop user_drop, zkl_listener **listener_out);
 
 /**
- * Registers a callback for changes of the given leases. The rules of zkl_lock_listen also apply to leases. The state of the
- * leases can change before the registration. The program should therefore query the state after it registers the callback.
+ * Registers a callback for changes of one hold. The rules of zkl_lock_listen also apply to a hold. The state of the hold can
+ * change before the registration. The program should therefore query the state after it registers the callback. The events
+ * contain no lock handle.
  *
- * Returns: the same statuses as zkl_lock_listen.
+ * Returns: the same statuses as zkl_lock_listen, and also ZKL_E_NOT_OWNER if the program has already released the hold through
+ * the lock.
  * Does not block. Any thread may call this function.
  */
-ZKL_NODISCARD zkl_status zkl_leases_listen(zkl_leases *leases, int32_t events, zkl_event_cb cb, void *user, zkl_user_drop user_drop, zkl_listener **listener_out);
+ZKL_NODISCARD zkl_status zkl_hold_listen(zkl_hold *hold, int32_t events, zkl_event_cb cb, void *user, zkl_user_drop user_drop, zkl_listener **listener_out);
 
 /**
  * Frees a listener, and ends its registration. After the function has returned, the callback of the listener is not running on

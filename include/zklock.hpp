@@ -19,7 +19,7 @@
  * | zkl::semaphore_mutex | exclusive; not re-entrant; any thread may unlock it      | the same                               |
  * | zkl::shared_mutex    | many readers or one writer                               | the same, and shared_lock              |
  * | zkl::multi           | several locks as one, without deadlocks                  | lock_guard, unique_lock                |
- * | zkl::semaphore       | a limited number of zkl::leases                          |                                        |
+ * | zkl::semaphore       | a limited number of leases                               |                                        |
  * | zkl::operation       | an acquire that runs in the background, for event loops  |                                        |
  * | zkl::owned           | a lock for an owner that is not a thread                 | lock_guard, unique_lock, scoped_lock   |
  *
@@ -32,7 +32,7 @@
  *            std::errc::timed_out. If the last parameter of a function is an error_out, the caller may pass a std::error_code, as in
  *            lock.try_lock(ec). With a std::error_code, the function does not throw zkl::error. Instead, the function sets the code on failure, and
  *            clears the code on success. A moved-from object has no handle. Calls on a moved-from object fail with status::handle. However, the
- *            removal of a callback, for example on_lost(nullptr), and leases::release() succeed.
+ *            removal of a callback, for example on_lost(nullptr), and hold::release() succeed.
  * Noexcept   With -fno-exceptions, a program must pass a std::error_code to every function that can fail. A call without a std::error_code does not
  *            compile. With -fno-exceptions, a program makes a multi-lock from a vector: multi(std::vector<zkl::lockable *>{&a, &b}, ec). The guards
  *            of the standard library call lock() without an error code. With -fno-exceptions, a program must therefore call lock(ec) first, and then
@@ -63,7 +63,7 @@
  *            callback returns. The destructor of an object with a callback waits in the same way. The library does not call a removed callback again.
  *            A thread that removes a callback must not hold a mutex that the callback locks.
  * Threads    Any thread may call any member function at any time, except functions that move or destroy the object.
- * Objects    Clients, locks, semaphores, leases and operations can be moved. A program must not move a lock while a guard refers to the lock. A
+ * Objects    Clients, locks, semaphores, holds and operations can be moved. A program must not move a lock while a guard refers to the lock. A
  *            client may be destroyed before its locks. Calls on the locks of a destroyed client fail with status::closed. Two mutex objects on the
  *            same path have separate holds. If two mutex objects on one path belong to one client, a thread that holds the first mutex cannot lock
  *            the second mutex. A call to lock() on the second mutex then fails with status::deadlock.
@@ -506,7 +506,7 @@ using completion_queue_handle = handle<zkl_completion_queue, zkl_completion_queu
 using client_handle = handle<zkl_client, zkl_client_free>;
 using lock_handle = handle<zkl_lock, zkl_lock_free>;
 using semaphore_handle = handle<zkl_semaphore, zkl_semaphore_free>;
-using leases_handle = handle<zkl_leases, zkl_leases_release>;
+using hold_handle = handle<zkl_hold, zkl_hold_release>;
 using operation_handle = handle<zkl_op, zkl_op_free>;
 
 /** Overwrites a text that may be a secret. A compiler could remove a plain loop, because nothing reads the text afterwards. */
@@ -1051,6 +1051,24 @@ lost_holds *watching(listening &by, Handle *object, error_out ec)
     return static_cast<lost_holds *>(by.adopt(next));
 }
 
+/** The stop source of one hold. */
+class lost_source final : public target {
+public:
+    lost_source() : target(stop, destroy) {}
+
+    std::stop_source source;
+
+private:
+    static void stop(void *user, const zkl_event *) noexcept
+    {
+        // The program's callbacks may destroy this object during the call.
+        std::stop_source kept = static_cast<lost_source *>(static_cast<target *>(user))->source;
+        kept.request_stop();
+    }
+
+    static void destroy(target *of) noexcept { delete static_cast<lost_source *>(of); }
+};
+
 inline std::stop_token stopped()
 {
     std::stop_source source;
@@ -1526,103 +1544,118 @@ private:
     detail::listening event_;
 };
 
-/** Leases of a semaphore. The destructor releases the leases. The leases belong to this object and not to a thread. Any thread may use the object. */
-class [[nodiscard]] leases {
+/**
+ * A hold of a lock, or of leases of a semaphore. The destructor releases the hold. The hold belongs to this object and not to a thread: any thread may
+ * use the object. A hold refers only to the acquire from which it comes, and never to a later hold of the lock.
+ */
+class [[nodiscard]] hold {
 public:
-    /** Creates an object without leases. */
-    leases() noexcept = default;
-    leases(leases &&) noexcept = default;
+    /** Creates an object without a hold. */
+    hold() noexcept = default;
+    hold(hold &&) noexcept = default;
 
-    leases &operator=(leases &&other) noexcept
+    hold &operator=(hold &&other) noexcept
     {
         if (this != &other) {
             static_cast<void>(release());
             handle_ = std::move(other.handle_);
             lost_ = std::move(other.lost_);
-            lost_holds_ = std::move(other.lost_holds_);
+            lost_source_ = std::move(other.lost_source_);
             quantity_ = other.quantity_;
         }
         return *this;
     }
 
     /** Calls release(), and ignores the status. */
-    ~leases() { static_cast<void>(release()); }
+    ~hold() { static_cast<void>(release()); }
 
-    /** Returns whether the object has leases. After release() or a move, the object has no leases. */
+    /** Returns whether the object has a hold. After release() or a move, the object has no hold. */
     explicit operator bool() const noexcept { return native_handle() != nullptr; }
 
-    /** Returns the number of leases. */
+    /** Returns the number of leases; 1 for a hold of a lock, and 0 if the object has no hold. */
     std::int32_t quantity() const noexcept { return native_handle() == nullptr ? 0 : quantity_; }
 
     /**
-     * Releases all leases of this object. The object has no leases after this call, even if the call fails. Returns status::ok if the server has
-     * confirmed the release, or if the object had no leases. Returns status::lost if one of the leases was already lost. Returns status::closed if
+     * Releases the hold. The object has no hold after this call, even if the call fails. Returns status::ok if the server has
+     * confirmed the release, or if the object had no hold. Returns status::lost if the hold was already lost. Returns status::closed if
      * the client was closed. Returns status::connection if no server confirmed the release within the session timeout. If the call returns
-     * status::connection, the library still tries to release the leases in the background. The comment of zkl_leases_release lists further statuses.
+     * status::connection, the library still tries to release the hold in the background. The comment of zkl_hold_release lists further statuses.
      *
-     * Blocks for at most the session timeout. If a callback of these leases is running on another thread, the call also waits until the callback
+     * Blocks for at most the session timeout. If a callback of this hold is running on another thread, the call also waits until the callback
      * returns.
      */
     [[nodiscard]] zkl::status release() noexcept
     {
-        zkl_leases *const given = handle_.release();
+        zkl_hold *const given = handle_.release();
         lost_.reset();
-        return given == nullptr ? status::ok : static_cast<zkl::status>(zkl_leases_release(given));
+        lost_source_.reset();
+        return given == nullptr ? status::ok : static_cast<zkl::status>(zkl_hold_release(given));
     }
 
     /**
-     * Starts to release all leases of this object, without waiting for the server. The object has no leases after this call. The returned operation
-     * reports the same result as release(). Fails with status::handle if the object has no leases. If a callback of these leases is running on
+     * Releases the hold like release(), but does not wait for the server. The library deletes the nodes in the background. The statuses have the same
+     * meanings as for release(). Does not block, unless a callback of this hold is running on another thread.
+     */
+    [[nodiscard]] zkl::status release_nowait() noexcept
+    {
+        zkl_hold *const given = handle_.release();
+        lost_.reset();
+        lost_source_.reset();
+        return given == nullptr ? status::ok : static_cast<zkl::status>(zkl_hold_release_nowait(given));
+    }
+
+    /**
+     * Starts to release the hold, without waiting for the server. The object has no hold after this call. The returned operation
+     * reports the same result as release(). Fails with status::handle if the object has no hold. If a callback of this hold is running on
      * another thread, the call waits until the callback returns.
      */
     [[nodiscard]] operation start_release(error_out ec = {});
 
-    /** Returns whether the leases are held and safe at this moment. The function returns false on every error. Does not block. */
-    bool is_held() const noexcept { return zkl_leases_is_held(native_handle()) == 1; }
+    /** Returns whether the hold is safe at this moment. The function returns false on every error. Does not block. */
+    bool is_held() const noexcept { return zkl_hold_is_held(native_handle()) == 1; }
 
-    /** Returns the worst state of the leases. Returns lock_state::free on failure. Does not block. */
-    zkl::lock_state state(error_out ec = {}) const
-    {
-        const std::int32_t result = check(zkl_leases_state(native_handle()), ec);
-        return result < 0 ? zkl::lock_state::free : static_cast<zkl::lock_state>(result);
-    }
+    /** Returns the state of the hold. Returns lock_state::free on failure. Does not block. */
+    zkl::lock_state state(error_out ec = {}) const { return static_cast<zkl::lock_state>(view(ec).state); }
 
     /**
-     * Returns the fencing token of the leases. Every later acquire of the semaphore has a larger token. Fails with status::lost if a lease was lost.
-     * Does not block.
+     * Returns the fencing token of the hold (lockable::fencing_token()). The token is known from the acquire on, also after a loss. Does not block.
      */
-    std::int64_t fencing_token(error_out ec = {}) const
-    {
-        std::int64_t token = 0;
-        check(zkl_leases_fencing_token(native_handle(), &token), ec);
-        return token;
-    }
+    std::int64_t fencing_token(error_out ec = {}) const { return view(ec).token; }
+
+    /** Returns the fencing pass of the hold (lockable::fencing_pass()). Does not block. */
+    std::int64_t fencing_pass(error_out ec = {}) const { return view(ec).fencing_pass; }
+
+    /** Returns how long the hold remains safe if no server answers from now on. Returns 0 if the hold is not safe now. Does not block. */
+    std::chrono::milliseconds remaining(error_out ec = {}) const { return std::chrono::milliseconds(view(ec).remaining_ms); }
 
     /**
-     * Returns how long the leases remain safe if no server answers from now on. Fails with status::lost if a lease was lost. Does not block.
+     * Returns the state, the fencing token, the fencing pass and the remaining time of the hold, all of one moment (zkl_hold_view). On failure, the
+     * state is ZKL_LOCK_FREE, and the numbers are 0. Does not block.
      */
-    std::chrono::milliseconds remaining(error_out ec = {}) const
+    zkl_hold_info view(error_out ec = {}) const
     {
-        std::int64_t ms = 0;
-        check(zkl_leases_remaining_ms(native_handle(), &ms), ec);
-        return std::chrono::milliseconds(ms);
+        zkl_hold_info info{};
+        info.size = sizeof info;
+        info.state = ZKL_LOCK_FREE;
+        check(zkl_hold_view(native_handle(), &info), ec);
+        return info;
     }
 
     /**
-     * Returns the node path of one lease. The first lease has index 0. Fails with status::lost if a lease was lost. Fails with status::invalid if the
-     * index is too large. Does not block.
+     * Returns the path of one node: of a lease, or of a member of a multi-lock. The first node has index 0. Fails with status::lost if the hold was
+     * lost. Fails with status::invalid if the index is too large. Does not block.
      */
     std::string node_path(std::size_t index = 0, error_out ec = {}) const
     {
         detail::text_buffer buffer;
-        while (buffer.is_too_small(zkl_leases_node_path(native_handle(), index, buffer.data(), buffer.size(), buffer.needed()))) {}
+        while (buffer.is_too_small(zkl_hold_node_path(native_handle(), index, buffer.data(), buffer.size(), buffer.needed()))) {}
         return buffer.take(ec);
     }
 
     /**
-     * Sets a callback that reports the loss of these leases. The callback must be callable as void() or void(const zkl::event &). A loss occurs if
-     * one lease becomes UNCERTAIN or LOST, or if the client is closed. The new callback replaces the previous callback. Passing nullptr removes the
-     * previous callback. If the leases are already UNCERTAIN or LOST, on_lost() calls the callback at once, on the calling thread. The event that the
+     * Sets a callback that reports the loss of this hold. The callback must be callable as void() or void(const zkl::event &). A loss occurs if
+     * the hold becomes UNCERTAIN or LOST, or if the client is closed. The new callback replaces the previous callback. Passing nullptr removes the
+     * previous callback. If the hold is already UNCERTAIN or LOST, on_lost() calls the callback at once, on the calling thread. The event that the
      * library passes to this call contains only the states: its path is empty, and its token is 0. In this case, the event thread may also call the
      * callback for the same loss, even at the same moment.
      *
@@ -1642,57 +1675,73 @@ public:
     }
 
     /**
-     * Waits until the leases are no longer safe. Returns true if at least one lease became UNCERTAIN or LOST. Returns false if the leases are still
+     * Waits until the hold is no longer safe. Returns true if it became UNCERTAIN or LOST. Returns false if the hold is still
      * safe at the end of the time limit, and on failure.
      *
-     * Fails with status::handle if the leases are released during the wait. Fails with status::closed if the client is closed. Fails with
+     * Fails with status::handle if the hold is released during the wait. Fails with status::closed if the client is closed. Fails with
      * status::deadlock in a callback. Blocks for at most the time limit.
      */
     template <class Rep, class Period>
     [[nodiscard]] bool wait_lost(const std::chrono::duration<Rep, Period> &limit, error_out ec = {}) const
     {
-        return detail::was_lost(zkl_leases_wait_lost(native_handle(), detail::limit(limit)), ec);
+        return detail::was_lost(zkl_hold_wait_lost(native_handle(), detail::limit(limit)), ec);
     }
 
     /**
-     * Starts an operation that waits until the leases are no longer safe. The returned operation then ends with status::lost. If the leases are
+     * Starts an operation that waits until the hold is no longer safe. The returned operation then ends with status::lost. If the hold is
      * released, the operation ends with status::not_owner. Does not block.
      */
     [[nodiscard]] operation start_wait_lost(error_out ec = {});
 
 #ifdef __cpp_lib_jthread
     /**
-     * Returns a stop token for the loss of these leases. When one lease becomes UNCERTAIN or LOST, or when client::close() closes the client,
-     * stop_requested() of the token becomes true. client::close_nowait() does not change stop_requested(). If the leases are already unsafe,
+     * Returns a stop token for the loss of this hold. When the hold becomes UNCERTAIN or LOST, or when client::close() closes the client,
+     * stop_requested() of the token becomes true. client::close_nowait() does not change stop_requested(). If the hold is already unsafe,
      * stop_requested() is true from the beginning. Does not block.
      */
     template <class = void>
     [[nodiscard]] std::stop_token lost_token(error_out ec = {}) const
     {
-        detail::hold of{nullptr, 0, 0};
-        const zkl_status known = zkl_leases_fencing_token(native_handle(), &of.token);
-        if (known == ZKL_E_LOST || known == ZKL_E_CLOSED) {
+        zkl_hold_info now{};
+        now.size = sizeof now;
+        const zkl_status known = zkl_hold_view(native_handle(), &now);
+        if (known == ZKL_E_CLOSED) {
             ec.succeed();
             return detail::stopped();
         }
         if (check(known, ec) != ZKL_OK) return {};
-        auto *const watching = detail::watching<zkl_leases_listen>(lost_holds_, native_handle(), ec);
-        if (watching == nullptr) return {};
-        std::stop_source source = watching->watch(owner{0}, {of});
-        // The leases may have been lost before the listener was registered.
-        if (!is_held()) source.request_stop();
-        return source.get_token();
+        detail::lost_source *source = static_cast<detail::lost_source *>(lost_source_.get());
+        if (source == nullptr) {
+            detail::listening next;
+            source = new detail::lost_source();
+            if (!next.add(source, ec, [&] {
+                    return zkl_hold_listen(native_handle(), ZKL_LISTEN_LOSS, source->on_event, source, source->drop, &source->listener);
+                })) {
+                return {};
+            }
+            source = static_cast<detail::lost_source *>(lost_source_.adopt(next));
+        }
+        // The hold may have been lost before the listener was registered.
+        if (!is_held()) source->source.request_stop();
+        return source->source.get_token();
     }
 #endif
 
-    using native_handle_type = zkl_leases *;
+    using native_handle_type = zkl_hold *;
     native_handle_type native_handle() const noexcept { return handle_.get(); }
 
 private:
+    friend class lockable;
     friend class semaphore;
     friend class operation;
 
-    leases(zkl_leases *handle, std::int32_t quantity) noexcept : handle_(handle), quantity_(quantity) {}
+    template <class Hold>
+    static std::optional<Hold> if_any(Hold got)
+    {
+        return got ? std::optional<Hold>(std::move(got)) : std::nullopt;
+    }
+
+    hold(zkl_hold *handle, std::int32_t quantity) noexcept : handle_(handle), quantity_(quantity) {}
 
     void listen(detail::target *to, error_out ec)
     {
@@ -1701,22 +1750,23 @@ private:
             ec.succeed();
             return;
         }
-        // The callback may remove itself or destroy these leases. The function therefore keeps the target, and does not use the leases after the call.
+        // The callback may remove itself or destroy this hold. The function therefore keeps the target, and does not use the hold after the call.
         const detail::target_reference kept(to);
-        if (!lost_.add(to, ec, [&] { return zkl_leases_listen(native_handle(), ZKL_LISTEN_LOSS, to->on_event, to, to->drop, &to->listener); })) return;
+        if (!lost_.add(to, ec, [&] { return zkl_hold_listen(native_handle(), ZKL_LISTEN_LOSS, to->on_event, to, to->drop, &to->listener); })) return;
         if (lost_.get() != to) return;
         zkl_event now{};
         now.size = sizeof now;
         now.kind = ZKL_EVENT_LOCK;
         now.previous = ZKL_LOCK_HELD;
-        now.state = zkl_leases_state(native_handle());
+        std::error_code ignored;
+        now.state = static_cast<std::int32_t>(state(ignored));
         if (now.state == ZKL_LOCK_UNCERTAIN || now.state == ZKL_LOCK_LOST) to->on_event(to, &now);
     }
 
-    detail::leases_handle handle_;
+    detail::hold_handle handle_;
     detail::listening lost_;
-    /** The detail::lost_holds of these leases. Only C++20 code uses this member. */
-    mutable detail::listening lost_holds_;
+    /** The detail::lost_source of this hold. Only C++20 code uses this member. */
+    mutable detail::listening lost_source_;
     std::int32_t quantity_ = 0;
 };
 
@@ -1767,9 +1817,8 @@ private:
  * connect timeout. A wait for a loss ends when the hold ends. All other operations end within the session timeout, and continue after the destructor.
  *
  * If an acquire, a wait for a loss, or the start of a client is still pending, the destructor cancels it. If the acquire has succeeded, but the
- * program has not received the result yet, the destructor releases the lock or the leases. For a lock, the program receives the result from result(),
- * wait(), wait_for() or get(). For leases, the program receives the result from take_leases(). After the program has received the result, the
- * destructor does not release anything.
+ * program has not received the hold yet, the destructor releases the hold. The program receives the hold from take_hold(). A thread or another owner
+ * receives its hold of a lock also from result(), wait(), wait_for() or get(): the program can then release the lock for this owner.
  */
 class [[nodiscard]] operation {
 public:
@@ -1845,16 +1894,17 @@ public:
     void cancel(error_out ec = {}) { check(zkl_op_cancel(native_handle()), ec); }
 
     /**
-     * Returns the leases of this operation. A semaphore must have started the operation, and the operation must have ended with status::ok.
+     * Returns the hold of this operation. The operation must be an acquire that has ended with status::ok. The hold of a lock then no longer belongs to
+     * the owner for whom the acquire was started: the program releases it with this object.
      *
      * Fails with the status of the acquire if the acquire failed. Fails with status::pending while the operation is pending. Fails with
-     * status::invalid if the operation acquires a lock, or if the program has already taken the leases. Does not block.
+     * status::invalid if the operation is not an acquire, or if the program has already taken the hold. Does not block.
      */
-    [[nodiscard]] leases take_leases(error_out ec = {})
+    [[nodiscard]] hold take_hold(error_out ec = {})
     {
-        zkl_leases *taken = nullptr;
-        check(zkl_op_leases(native_handle(), &taken), ec);
-        return leases(taken, quantity_);
+        zkl_hold *taken = nullptr;
+        check(zkl_op_hold(native_handle(), &taken), ec);
+        return hold(taken, quantity_);
     }
 
     /**
@@ -1916,7 +1966,7 @@ public:
 
 private:
     friend class client;
-    friend class leases;
+    friend class hold;
     friend class lockable;
     friend class semaphore;
 
@@ -1930,7 +1980,7 @@ private:
         return made;
     }
 
-    explicit operation(zkl_op *handle, std::int32_t quantity = 0) noexcept : handle_(handle), quantity_(quantity) {}
+    explicit operation(zkl_op *handle, std::int32_t quantity = 1) noexcept : handle_(handle), quantity_(quantity) {}
 
     /**
      * Returns whether the value is the result of the operation. If the value is not the result, the query failed or the operation is still pending.
@@ -2012,16 +2062,17 @@ inline operation client::start_shared_count_set(std::string_view path, std::int3
     return operation::started(ec, [&](zkl_op **op) { return zkl_shared_count_set_start(native_handle(), text.get(), value, op); });
 }
 
-inline operation leases::start_wait_lost(error_out ec)
+inline operation hold::start_wait_lost(error_out ec)
 {
-    return operation::started(ec, [&](zkl_op **op) { return zkl_leases_wait_lost_start(native_handle(), op); });
+    return operation::started(ec, [&](zkl_op **op) { return zkl_hold_wait_lost_start(native_handle(), op); });
 }
 
-inline operation leases::start_release(error_out ec)
+inline operation hold::start_release(error_out ec)
 {
-    zkl_leases *const given = handle_.release();
+    zkl_hold *const given = handle_.release();
     lost_.reset();
-    return operation::started(ec, [&](zkl_op **op) { return zkl_leases_release_start(given, op); });
+    lost_source_.reset();
+    return operation::started(ec, [&](zkl_op **op) { return zkl_hold_release_start(given, op); });
 }
 
 /**
@@ -2077,20 +2128,51 @@ public:
      * try_lock_for() and try_lock_until() also apply. The stop request does not affect other calls that wait for the lock. If the lock is granted at
      * the same moment, the call may still succeed.
      */
-    void lock(const std::stop_token &stop, error_out ec = {}) { static_cast<void>(acquire(-1, stop, ec)); }
+    void lock(const std::stop_token &stop, error_out ec = {}) { static_cast<void>(lock_ms(-1, stop, ec)); }
 
     template <class Rep, class Period>
     [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period> &limit, const std::stop_token &stop, error_out ec = {})
     {
-        return acquire(detail::limit(limit), stop, ec);
+        return lock_ms(detail::limit(limit), stop, ec);
     }
 
     template <class Clock, class Duration>
     [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration> &deadline, const std::stop_token &stop, error_out ec = {})
     {
-        return detail::until(deadline, [&](std::int64_t limit) { return acquire(limit, stop, ec); }, ec);
+        return detail::until(deadline, [&](std::int64_t limit) { return lock_ms(limit, stop, ec); }, ec);
     }
 #endif
+
+    /**
+     * Acquires the lock, and returns the hold. The hold belongs to the returned object and not to a thread: any thread may use and release it, and the
+     * calling thread does not own the lock. Returns an empty hold on failure. All other rules of lock() also apply, except that the call cannot detect
+     * that the calling thread itself has another hold of the lock.
+     */
+    [[nodiscard]] hold acquire(error_out ec = {}) { return acquire_ms(-1, ec); }
+
+    /** Makes one attempt to acquire the lock. Returns an empty value if the lock is not free or the call fails. See acquire() and try_lock(). */
+    template <class Hold = hold>
+    [[nodiscard]] std::optional<Hold> try_acquire(error_out ec = {})
+    {
+        return hold::if_any<Hold>(acquire_ms(0, ec));
+    }
+
+    /**
+     * Acquires the lock within a time limit. Returns an empty value when the time limit has passed, and on failure. All other rules of acquire() and
+     * try_lock_for() also apply.
+     */
+    template <class Rep, class Period, class Hold = hold>
+    [[nodiscard]] std::optional<Hold> try_acquire_for(const std::chrono::duration<Rep, Period> &limit, error_out ec = {})
+    {
+        return hold::if_any<Hold>(acquire_ms(detail::limit(limit), ec));
+    }
+
+    /** Acquires the lock before a deadline. The deadline may use any clock. All other rules of try_acquire_for() also apply. */
+    template <class Clock, class Duration, class Hold = hold>
+    [[nodiscard]] std::optional<Hold> try_acquire_until(const std::chrono::time_point<Clock, Duration> &deadline, error_out ec = {})
+    {
+        return detail::until(deadline, [&](std::int64_t limit) { return hold::if_any<Hold>(acquire_ms(limit, ec)); }, ec);
+    }
 
     /** Acquires the lock for an owner that is not a thread, for example a task or a fiber. All other rules of lock() also apply. */
     void lock(owner who, error_out ec = {}) { check(zkl_acquire_as(native_handle(), number(who), -1), ec); }
@@ -2544,13 +2626,20 @@ private:
         return check(result, ec) < 0 ? zkl::lock_state::free : static_cast<zkl::lock_state>(result);
     }
 
+    hold acquire_ms(std::int64_t limit, error_out ec)
+    {
+        zkl_hold *got = nullptr;
+        acquired(zkl_hold_acquire(native_handle(), ZKL_OWNER_NEW, limit, &got), ec);
+        return hold(got, 1);
+    }
+
     operation start_ms(owner who, std::int64_t limit, error_out ec)
     {
         return operation::started(ec, [&](zkl_op **op) { return zkl_acquire_start(native_handle(), number(who), limit, op); });
     }
 
 #ifdef __cpp_lib_jthread
-    bool acquire(std::int64_t limit, const std::stop_token &stop, error_out ec)
+    bool lock_ms(std::int64_t limit, const std::stop_token &stop, error_out ec)
     {
         if (stop.stop_requested()) {
             ec.fail(status::canceled, "the stop token received a stop request before the wait began");
@@ -2887,34 +2976,34 @@ public:
      * client is closed. Fails with status::canceled after cancel(). The comment of zkl_semaphore_acquire_timeout lists further statuses. A call that
      * fails acquires nothing. Blocks until the leases are acquired.
      */
-    [[nodiscard]] leases acquire(std::int32_t quantity = 1, error_out ec = {}) { return acquire_ms(quantity, -1, ec); }
+    [[nodiscard]] hold acquire(std::int32_t quantity = 1, error_out ec = {}) { return acquire_ms(quantity, -1, ec); }
 
     /**
      * Makes one attempt to acquire leases. Returns an empty value if not enough leases are free or the call fails. Can fail with the same statuses as
      * acquire(). If no server answered, the call fails with status::connection.
      */
-    template <class Leases = leases>
-    [[nodiscard]] std::optional<Leases> try_acquire(std::int32_t quantity = 1, error_out ec = {})
+    template <class Hold = hold>
+    [[nodiscard]] std::optional<Hold> try_acquire(std::int32_t quantity = 1, error_out ec = {})
     {
-        return if_any(acquire_ms(quantity, 0, ec));
+        return hold::if_any<Hold>(acquire_ms(quantity, 0, ec));
     }
 
     /**
      * Acquires leases within a time limit. Returns an empty value when the time limit has passed, and on failure. The function never times out early.
      * Can fail with the same statuses as try_acquire().
      */
-    template <class Rep, class Period, class Leases = leases>
-    [[nodiscard]] std::optional<Leases> try_acquire_for(const std::chrono::duration<Rep, Period> &limit, std::int32_t quantity = 1,
+    template <class Rep, class Period, class Hold = hold>
+    [[nodiscard]] std::optional<Hold> try_acquire_for(const std::chrono::duration<Rep, Period> &limit, std::int32_t quantity = 1,
                                                         error_out ec = {})
     {
-        return if_any(acquire_ms(quantity, detail::limit(limit), ec));
+        return hold::if_any<Hold>(acquire_ms(quantity, detail::limit(limit), ec));
     }
 
-    template <class Clock, class Duration, class Leases = leases>
-    [[nodiscard]] std::optional<Leases> try_acquire_until(const std::chrono::time_point<Clock, Duration> &deadline,
+    template <class Clock, class Duration, class Hold = hold>
+    [[nodiscard]] std::optional<Hold> try_acquire_until(const std::chrono::time_point<Clock, Duration> &deadline,
                                                           std::int32_t quantity = 1, error_out ec = {})
     {
-        return detail::until(deadline, [&](std::int64_t limit) { return if_any(acquire_ms(quantity, limit, ec)); }, ec);
+        return detail::until(deadline, [&](std::int64_t limit) { return hold::if_any<Hold>(acquire_ms(quantity, limit, ec)); }, ec);
     }
 
 #ifdef __cpp_lib_jthread
@@ -2922,21 +3011,21 @@ public:
      * The following functions fail with status::canceled if the token receives a stop request before or during the call. All other rules of
      * acquire() and try_acquire_for() also apply. The stop request does not affect other calls.
      */
-    [[nodiscard]] leases acquire(const std::stop_token &stop, std::int32_t quantity = 1, error_out ec = {})
+    [[nodiscard]] hold acquire(const std::stop_token &stop, std::int32_t quantity = 1, error_out ec = {})
     {
         return acquire_ms(quantity, -1, stop, ec);
     }
 
-    template <class Rep, class Period, class Leases = leases>
-    [[nodiscard]] std::optional<Leases> try_acquire_for(const std::chrono::duration<Rep, Period> &limit, const std::stop_token &stop,
+    template <class Rep, class Period, class Hold = hold>
+    [[nodiscard]] std::optional<Hold> try_acquire_for(const std::chrono::duration<Rep, Period> &limit, const std::stop_token &stop,
                                                         std::int32_t quantity = 1, error_out ec = {})
     {
-        return if_any(acquire_ms(quantity, detail::limit(limit), stop, ec));
+        return hold::if_any<Hold>(acquire_ms(quantity, detail::limit(limit), stop, ec));
     }
 #endif
 
     /**
-     * Starts an acquire of leases without waiting for the result. If the acquire succeeds, operation::take_leases() returns the leases. Does not
+     * Starts an acquire of leases without waiting for the result. If the acquire succeeds, operation::take_hold() returns the hold. Does not
      * block.
      */
     [[nodiscard]] operation start(std::int32_t quantity = 1, error_out ec = {}) { return start_ms(quantity, -1, ec); }
@@ -3023,17 +3112,11 @@ private:
         handle_.reset(made);
     }
 
-    template <class Leases>
-    static std::optional<Leases> if_any(Leases got)
+    hold acquire_ms(std::int32_t quantity, std::int64_t limit, error_out ec)
     {
-        return got ? std::optional<Leases>(std::move(got)) : std::nullopt;
-    }
-
-    leases acquire_ms(std::int32_t quantity, std::int64_t limit, error_out ec)
-    {
-        zkl_leases *got = nullptr;
+        zkl_hold *got = nullptr;
         lockable::acquired(zkl_semaphore_acquire_timeout(native_handle(), quantity, limit, &got), ec);
-        return leases(got, quantity);
+        return hold(got, quantity);
     }
 
     operation start_ms(std::int32_t quantity, std::int64_t limit, error_out ec)
@@ -3044,17 +3127,17 @@ private:
     }
 
 #ifdef __cpp_lib_jthread
-    leases acquire_ms(std::int32_t quantity, std::int64_t limit, const std::stop_token &stop, error_out ec)
+    hold acquire_ms(std::int32_t quantity, std::int64_t limit, const std::stop_token &stop, error_out ec)
     {
         if (stop.stop_requested()) {
             ec.fail(status::canceled, "the stop token received a stop request before the wait began");
-            return leases();
+            return hold();
         }
         // In a callback, this overload must fail before it joins the queue.
         if (zkl_check_may_wait() != ZKL_OK) return acquire_ms(quantity, limit, ec);
         operation started = start_ms(quantity, limit, ec);
-        if (started.native_handle() == nullptr || !lockable::acquired(started.wait_or(stop), ec)) return leases();
-        return started.take_leases(ec);
+        if (started.native_handle() == nullptr || !lockable::acquired(started.wait_or(stop), ec)) return hold();
+        return started.take_hold(ec);
     }
 #endif
 

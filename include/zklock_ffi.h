@@ -43,6 +43,7 @@ enum {
     ZKL_LOCK_SUSPENDED = 12,
     ZKL_LOCK_UNCERTAIN = 13,
     ZKL_LOCK_LOST = 14,
+    ZKL_OWNER_NEW = 0,
     ZKL_WAITS_FOR_CONNECTION = 0,
     ZKL_WAITS_FOR_SERVER = 1,
     ZKL_WAITS_FOR_NODE = 2,
@@ -111,25 +112,32 @@ zkl_status zkl_remaining_ms_in_process(const zkl_lock *lock, int64_t *remaining_
 zkl_status zkl_wait_lost(zkl_lock *lock, int64_t timeout_ms);
 zkl_status zkl_lock_set_data(zkl_lock *lock, const void *data, size_t len);
 zkl_status zkl_lock_node_path(const zkl_lock *lock, char *buf, size_t size, size_t *needed_out);
+typedef struct zkl_hold zkl_hold;
+typedef struct zkl_hold_info {
+    uint32_t size;
+    int32_t state;
+    int64_t token;
+    int64_t fencing_pass;
+    int64_t remaining_ms;
+} zkl_hold_info;
+zkl_status zkl_hold_acquire(zkl_lock *lock, uint64_t owner, int64_t timeout_ms, zkl_hold **hold_out);
+zkl_status zkl_hold_view(const zkl_hold *hold, zkl_hold_info *info_out);
+int32_t zkl_hold_is_held(const zkl_hold *hold);
+zkl_status zkl_hold_wait_lost(zkl_hold *hold, int64_t timeout_ms);
+zkl_status zkl_hold_release(zkl_hold *hold);
+zkl_status zkl_hold_release_nowait(zkl_hold *hold);
+zkl_status zkl_hold_node_path(const zkl_hold *hold, size_t index, char *buf, size_t size, size_t *needed_out);
 zkl_status zkl_fencing_token(const zkl_lock *lock, int64_t *token_out);
 zkl_status zkl_fencing_token_in_process(const zkl_lock *lock, int64_t *token_out);
 zkl_status zkl_fencing_pass(const zkl_lock *lock, int64_t *fencing_pass_out);
 zkl_status zkl_fence_check(zkl_client *client, const char *path, int64_t token, int32_t *valid_out);
-typedef struct zkl_leases zkl_leases;
 typedef struct zkl_semaphore zkl_semaphore;
 zkl_status zkl_semaphore_new(zkl_client *client, const char *path, int32_t max_leases, zkl_semaphore **semaphore_out);
 zkl_status zkl_semaphore_new_counted(zkl_client *client, const char *path, const char *count_path, int32_t initial, zkl_semaphore **semaphore_out);
 void zkl_semaphore_free(zkl_semaphore *semaphore);
-zkl_status zkl_semaphore_acquire_timeout(zkl_semaphore *semaphore, int32_t quantity, int64_t timeout_ms, zkl_leases **leases_out);
+zkl_status zkl_semaphore_acquire_timeout(zkl_semaphore *semaphore, int32_t quantity, int64_t timeout_ms, zkl_hold **hold_out);
 zkl_status zkl_semaphore_cancel(zkl_semaphore *semaphore);
 zkl_status zkl_semaphore_set_data(zkl_semaphore *semaphore, const void *data, size_t len);
-zkl_status zkl_leases_release(zkl_leases *leases);
-int32_t zkl_leases_is_held(const zkl_leases *leases);
-int32_t zkl_leases_state(const zkl_leases *leases);
-zkl_status zkl_leases_fencing_token(const zkl_leases *leases, int64_t *token_out);
-zkl_status zkl_leases_remaining_ms(const zkl_leases *leases, int64_t *remaining_ms_out);
-zkl_status zkl_leases_wait_lost(zkl_leases *leases, int64_t timeout_ms);
-zkl_status zkl_leases_node_path(const zkl_leases *leases, size_t index, char *buf, size_t size, size_t *needed_out);
 zkl_status zkl_shared_count_get(zkl_client *client, const char *count_path, int32_t *value_out);
 zkl_status zkl_shared_count_set(zkl_client *client, const char *count_path, int32_t value);
 typedef struct zkl_participant {
@@ -168,7 +176,7 @@ const char *zkl_op_message(const zkl_op *op);
 zkl_status zkl_op_wait(zkl_op *op, int64_t timeout_ms);
 zkl_status zkl_check_may_wait(void);
 zkl_status zkl_op_cancel(zkl_op *op);
-zkl_status zkl_op_leases(zkl_op *op, zkl_leases **leases_out);
+zkl_status zkl_op_hold(zkl_op *op, zkl_hold **hold_out);
 zkl_status zkl_op_value(const zkl_op *op, int64_t *value_out);
 zkl_status zkl_op_participant(const zkl_op *op, size_t index, const zkl_participant **participant_out);
 zkl_status zkl_op_client(zkl_op *op, zkl_client **client_out);
@@ -192,7 +200,7 @@ void zkl_completion_queue_free(zkl_completion_queue *queue);
 zkl_status zkl_client_start(const char *servers, const zkl_config *config, zkl_op **op_out);
 zkl_status zkl_client_close_start(zkl_client *client, zkl_op **op_out);
 zkl_status zkl_release_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
-zkl_status zkl_leases_release_start(zkl_leases *leases, zkl_op **op_out);
+zkl_status zkl_hold_release_start(zkl_hold *hold, zkl_op **op_out);
 zkl_status zkl_participants_start(zkl_lock *lock, zkl_op **op_out);
 zkl_status zkl_queue_start(zkl_lock *lock, zkl_op **op_out);
 zkl_status zkl_semaphore_participants_start(zkl_semaphore *semaphore, zkl_op **op_out);
@@ -202,7 +210,7 @@ zkl_status zkl_shared_count_get_start(zkl_client *client, const char *count_path
 zkl_status zkl_shared_count_set_start(zkl_client *client, const char *count_path, int32_t value, zkl_op **op_out);
 zkl_status zkl_semaphore_new_counted_start(zkl_client *client, const char *path, const char *count_path, int32_t initial, zkl_op **op_out);
 zkl_status zkl_wait_lost_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
-zkl_status zkl_leases_wait_lost_start(zkl_leases *leases, zkl_op **op_out);
+zkl_status zkl_hold_wait_lost_start(zkl_hold *hold, zkl_op **op_out);
 typedef struct zkl_listener zkl_listener;
 typedef struct zkl_event {
     uint32_t size;
@@ -219,7 +227,7 @@ zkl_status zkl_config_set_event_callback(zkl_config *config, zkl_event_cb cb, vo
 zkl_status zkl_client_set_event_callback(zkl_client *client, zkl_event_cb cb, void *user, zkl_user_drop user_drop);
 zkl_status zkl_client_listen(zkl_client *client, zkl_event_cb cb, void *user, zkl_user_drop user_drop, zkl_listener **listener_out);
 zkl_status zkl_lock_listen(zkl_lock *lock, int32_t events, zkl_event_cb cb, void *user, zkl_user_drop user_drop, zkl_listener **listener_out);
-zkl_status zkl_leases_listen(zkl_leases *leases, int32_t events, zkl_event_cb cb, void *user, zkl_user_drop user_drop, zkl_listener **listener_out);
+zkl_status zkl_hold_listen(zkl_hold *hold, int32_t events, zkl_event_cb cb, void *user, zkl_user_drop user_drop, zkl_listener **listener_out);
 void zkl_listener_free(zkl_listener *listener);
 zkl_status zkl_lock_set_event_callback(zkl_lock *lock, zkl_event_cb cb, void *user, zkl_user_drop user_drop);
 zkl_status zkl_config_set_poll_events(zkl_config *config, int32_t poll);

@@ -58,6 +58,7 @@ OWN = {
     "Lock.is_held",
     "Lock.on_lost",
     "Lock.set_revocable",
+    "Lock.try_hold",
     "Lock.wait_lost",
     "Semaphore",
     "Semaphore.acquire",

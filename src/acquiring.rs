@@ -1,5 +1,6 @@
-//! Acquires in progress. A caller can wait until the acquire ends, wait in several short slices, or await the acquire
-//! as a future. The [`Operation`], and not the code in this file, decides when an acquire has succeeded.
+//! Acquires in progress, of locks and of leases. A caller can wait until the acquire ends, wait in several short slices,
+//! or await the acquire as a future. An acquire that succeeds gives a [`Hold`]. The [`Operation`], and not the code in
+//! this file, decides when an acquire has succeeded.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,16 +10,17 @@ use std::time::Duration;
 
 use zklock_core::error::Result;
 
+use crate::client_locks::ClientLocks;
 use crate::future::WakerRegistration;
-use crate::operation::{HoldIds, Operation};
+use crate::hold::{GivenHold, Hold};
+use crate::operation::Operation;
 
 /// An acquire operation in progress. The operation continues whether or not a thread waits for it. Any thread may call
 /// the methods of this value, any number of times.
 ///
-/// If the program drops this value while the operation still runs, the operation is canceled. If the operation has
-/// succeeded, but no method has reported the success, dropping this value releases the lock. The drop decrements the
-/// hold count of the hold that the operation acquired, and does not change a later hold of the owner. While this value
-/// exists, dropping the lock object closes neither the lock nor its member locks.
+/// An operation that succeeds gives a [`Hold`]. If the program drops this value while the operation still runs, the
+/// operation is canceled. If the operation has succeeded, but no method has returned the hold, dropping this value
+/// releases the hold. While this value exists, dropping the lock object closes neither the lock nor its member locks.
 ///
 /// This value is also a future, which any executor can poll. The future resolves to the result of [`wait`](Self::wait).
 /// A task that can move between threads needs an [`Owner`](crate::Owner) that is not a thread:
@@ -27,32 +29,35 @@ use crate::operation::{HoldIds, Operation};
 /// # use std::time::Duration;
 /// # use zklock::{Lock, Owner, Result};
 /// async fn work(lock: &Lock) -> Result<()> {
-///     let owner = Owner::unique();
-///     lock.start_acquire(owner, Some(Duration::from_secs(5)))?.await?;
-///     println!("held, with fencing token {}", lock.fencing_token_as(owner)?);
-///     lock.start_release(owner, true)?.await
+///     let hold = lock.start_acquire(Owner::unique(), Some(Duration::from_secs(5)))?.await?;
+///     println!("held, with fencing token {}", hold.token());
+///     hold.start_release(true)?.await
 /// }
 /// ```
 #[must_use = "dropping this value cancels the acquire"]
 pub struct Acquiring {
     operation: Arc<Operation>,
     awaiting: WakerRegistration,
-    /// While this reference exists, dropping the lock object closes neither its client locks nor its member locks.
-    _parts: Arc<dyn Send + Sync>,
+    client_locks: Arc<ClientLocks>,
+    path: Arc<str>,
+    quantity: i32,
+    hold: GivenHold,
 }
 
 impl Acquiring {
-    pub(crate) fn new(operation: Arc<Operation>, parts: Arc<dyn Send + Sync>) -> Self {
-        Self { operation, awaiting: WakerRegistration::default(), _parts: parts }
+    pub(crate) fn new(
+        operation: Arc<Operation>,
+        client_locks: Arc<ClientLocks>,
+        path: Arc<str>,
+        quantity: i32,
+    ) -> Self {
+        let (awaiting, hold) = (WakerRegistration::default(), GivenHold::default());
+        Self { operation, awaiting, client_locks, path, quantity, hold }
     }
 
-    /// Waits until the operation ends, but no longer than the operation's timeout. Fails with the same errors as
-    /// [`Lock::acquire`](crate::Lock::acquire).
-    pub fn wait(self) -> Result<()> {
-        self.wait_until_over()
-    }
-
-    pub(crate) fn wait_until_over(&self) -> Result<()> {
+    /// Waits until the operation ends, but no longer than the operation's timeout, and returns the hold. Fails with the
+    /// same errors as [`Lock::acquire`](crate::Lock::acquire) or [`Semaphore::acquire`](crate::Semaphore::acquire).
+    pub fn wait(self) -> Result<Hold> {
         loop {
             if let Some(result) = self.wait_for(Duration::MAX) {
                 return result;
@@ -60,24 +65,23 @@ impl Acquiring {
         }
     }
 
-    /// Identifies the holds that the operation has acquired.
-    pub(crate) fn hold_ids(&self) -> Result<HoldIds> {
-        self.operation.hold_ids()
-    }
-
     /// Waits for at most `slice`, or not at all if `slice` is zero. Returns `None` if the operation is still running.
-    /// After this method has returned `Ok`, the owner holds the lock, and dropping this value does not release the
-    /// lock. If a handler calls this method while the operation still runs, the method fails with DEADLOCK, unless
-    /// `slice` or the timeout of the operation is zero.
-    pub fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
-        self.operation.wait_for(slice, true)
+    /// After the operation has ended, this method returns the same result each time, to any number of threads: the
+    /// values that it returns share the hold, and the library releases the hold when the last of them is dropped. If a
+    /// handler calls this method while the operation still runs, the method fails with DEADLOCK, unless `slice` or the
+    /// timeout of the operation is zero.
+    pub fn wait_for(&self, slice: Duration) -> Option<Result<Hold>> {
+        self.operation.wait_for(slice, true).map(|result| result.and_then(|()| self.hold()))
     }
 
-    /// Returns the same result as [`wait_for`](Self::wait_for). The two methods differ only in the effect of a later
-    /// drop of this value. After this method has returned `Ok`, dropping this value releases the lock. After `wait_for`
-    /// has returned `Ok`, dropping this value does not release the lock.
+    /// Waits for at most `slice`. Returns the result of the operation, or `None` if the operation is still running. This
+    /// method does not return the hold.
     pub fn look_for(&self, slice: Duration) -> Option<Result<()>> {
         self.operation.wait_for(slice, false)
+    }
+
+    fn hold(&self) -> Result<Hold> {
+        self.hold.get(&self.client_locks, &self.path, self.quantity, || self.operation.hold_ids())
     }
 
     /// Cancels the operation. A canceled operation ends with CANCELED, unless it has already ended or is about to
@@ -108,16 +112,19 @@ impl Acquiring {
 
 impl fmt::Debug for Acquiring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquiring").field("path", &self.operation.path()).finish_non_exhaustive()
+        f.debug_struct("Acquiring").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
 impl Future for Acquiring {
-    type Output = Result<()>;
+    type Output = Result<Hold>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { operation, awaiting: waker, .. } = self.get_mut();
-        waker.poll(cx, || operation.wait_for(Duration::ZERO, true), |hook| operation.on_done(hook))
+        let this = self.get_mut();
+        let mut waker = std::mem::take(&mut this.awaiting);
+        let poll = waker.poll(cx, || this.wait_for(Duration::ZERO), |hook| this.on_done(hook));
+        this.awaiting = waker;
+        poll
     }
 }
 

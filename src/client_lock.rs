@@ -126,7 +126,7 @@ impl ClientLock {
     }
 
     /// Returns the member locks of a multi-lock, or the lock itself.
-    fn members(&self) -> &[LockId] {
+    pub(crate) fn members(&self) -> &[LockId] {
         match &self.recipe {
             Recipe::MultiLock(members) => members,
             _ => std::slice::from_ref(&self.id),

@@ -6,18 +6,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use zklock_core::engine::HoldView;
 use zklock_core::error::{Error, Result};
 
-use crate::acquiring::Acquiring;
-use crate::call::Call;
 use crate::client::{Client, Connecting, WeakClient};
 use crate::config::Config;
-use crate::lock::Lock;
+use crate::hold::Hold;
 use crate::runtime::LOCK;
 use crate::semaphore::Semaphore;
 
-pub use crate::operation::HoldIds;
 pub use crate::options::{FileOption, read_options};
 pub use crate::runtime::{
     CompletionQueue, EventSource, LogDispatch, LogHandler, LogLine, LogValue, OnceWakeSocket, WakeSocket,
@@ -78,33 +74,21 @@ pub fn canceled_error(connecting: &Connecting) -> Error {
     connecting.canceled_error()
 }
 
-/// Identifies the holds of an acquire that has succeeded: of each member lock of a multi-lock, or of the lock itself.
-pub fn hold_ids(acquiring: &Acquiring) -> Result<HoldIds> {
-    acquiring.hold_ids()
+/// Fails with NOT_OWNER if the hold was released, and with LOST if it was lost.
+pub fn check_exists(hold: &Hold) -> Result<()> {
+    hold.check_exists()
 }
 
-/// Returns the hold that `ids` identify, or `None` if the owner has released a part of the hold.
-pub fn hold_view(lock: &Lock, ids: &HoldIds) -> Result<Option<HoldView>> {
-    lock.view_of_ids(ids)
+/// Returns whether the program has released the hold through one of its [`Hold`] values.
+pub fn is_released(hold: &Hold) -> bool {
+    hold.is_released()
 }
 
-/// Returns, for each member lock or for the lock itself, whether the owner still has the hold that `ids` contain.
-pub fn held_parts(lock: &Lock, ids: &HoldIds) -> Result<Vec<bool>> {
-    lock.held_parts(ids)
-}
-
-/// Returns a flag for each member lock or for the lock itself. The flag becomes true when the program releases the hold
-/// that `ids` contain. The flag keeps its value after the client is closed, and in a forked child. A hold that ends
-/// with its client is not released.
-pub fn release_flags(lock: &Lock, ids: &HoldIds) -> Result<Vec<Arc<AtomicBool>>> {
-    lock.release_flags(ids)
-}
-
-/// Starts one release of each hold that `ids` contain, like [`Lock::start_release`]. The call does not release later
-/// holds of the owner. If the owner no longer has some of the holds, the call releases the others, and then fails with
-/// NOT_OWNER.
-pub fn start_release_of(lock: &Lock, ids: &HoldIds, confirmed: bool) -> Result<Call<()>> {
-    lock.start_release_of(ids, confirmed)
+/// Returns a flag for each member lock or for the lock itself. The flag becomes true when the program releases the hold.
+/// The flag keeps its value after the client is closed, and in a forked child. A hold that ends with its client is not
+/// released.
+pub fn release_flags(hold: &Hold) -> Result<Vec<Arc<AtomicBool>>> {
+    hold.release_flags()
 }
 
 /// Logs a warning about a hold that its owner left behind. A binding calls this function when the program drops a handle.

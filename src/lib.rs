@@ -7,9 +7,9 @@
 //! # fn main() -> zklock::Result<()> {
 //! let client = Client::connect("localhost:2181", &Config::new())?;
 //! let lock = client.mutex("/locks/nightly-report")?;
-//! let guard = lock.guard(Some(Duration::from_secs(5)))?;
-//! println!("holding it; the store may refuse anything older than {}", guard.fencing_token()?);
-//! guard.release()?;
+//! let hold = lock.hold(Some(Duration::from_secs(5)))?;
+//! println!("holding it; the store may refuse anything older than {}", hold.token());
+//! hold.release()?;
 //! # Ok(())
 //! # }
 //! ```
@@ -17,7 +17,8 @@
 //! The crate provides mutexes, read/write locks ([`Client::rwlock`]), semaphores ([`Client::semaphore`]), and locks
 //! that any thread may release ([`Client::semaphore_mutex`]). A multi-lock ([`Lock::multi`]) acquires several locks as
 //! a unit. Every operation can either block the calling thread or run in the background ([`Lock::start_acquire`]). A
-//! background operation is also a future. The owner of a hold can be a thread, a task, or a number ([`Owner`]).
+//! background operation is also a future. An operation that succeeds gives a [`Hold`], which any thread may use. The
+//! owner of a hold can be a thread, a task, or a number ([`Owner`]).
 //!
 //! A hold is safe only while its ZooKeeper session is known to be alive. The client uses a local clock to decide
 //! whether a hold is safe ([`Lock::is_held`], [`Lock::remaining`]). A lock cannot stop a program that has lost the lock
@@ -31,9 +32,11 @@ mod call;
 mod client;
 mod client_inner;
 mod client_lock;
+mod client_locks;
 mod config;
 mod errno;
 mod future;
+mod hold;
 #[doc(hidden)]
 pub mod internal;
 mod listener;
@@ -53,18 +56,19 @@ pub use call::Call;
 pub use client::{Client, Connecting, RwLock, WeakClient};
 pub use client_lock::MAX_DATA;
 pub use config::Config;
+pub use hold::Hold;
 pub use listener::Listener;
-pub use lock::{Guard, Lock, OwnedGuard};
+pub use lock::Lock;
 pub use options::ConfigOption;
 pub use runtime::Listen;
-pub use semaphore::{AcquiringLeases, Leases, Semaphore};
+pub use semaphore::Semaphore;
 pub use wait_lost::WaitLost;
 #[doc(inline)]
 pub use zklock_base::error::{Error, Result, Status};
 #[doc(inline)]
 pub use zklock_core::acl::Permission;
 #[doc(inline)]
-pub use zklock_core::engine::{Event, LockId, LockState, Metric, Metrics, Owner, Value, Waiting, WaitsFor};
+pub use zklock_core::engine::{Event, HoldView, LockId, LockState, Metric, Metrics, Owner, Value, Waiting, WaitsFor};
 #[doc(inline)]
 pub use zklock_core::histogram::Histogram;
 #[doc(inline)]

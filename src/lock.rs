@@ -1,4 +1,4 @@
-//! Locks and their guards, with methods to acquire and release a lock and to query a hold. The engine, and not the code
+//! Locks, with methods to acquire and release a lock and to query the hold of an owner. The engine, and not the code
 //! in this file, grants locks and decides whether a hold is safe.
 //!
 //! A [`Lock`] consists of one or more *client locks*. Each client lock is a lock in the engine of one client. A
@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use zklock_core::engine::{Answer, Event, HoldToRelease, HoldView, LockId, LockState, Owner, Recipe, Waiting};
@@ -19,10 +18,12 @@ use crate::acquiring::Acquiring;
 use crate::call::Call;
 use crate::client_inner::ClientInner;
 use crate::client_lock::ClientLock;
+use crate::client_locks::{ClientLocks, weakest};
+use crate::hold::Hold;
 use crate::listener::{Listener, ReplaceableListener};
 use crate::multi_lock;
-use crate::operation::{Cancellation, Goal, HoldIds, LockTarget, Operation};
-use crate::runtime::{EventHandler, Listen, RevocationHandler, Scope, is_driving_io, refuse_in_callback};
+use crate::operation::{Cancellation, Goal, LockTarget, Operation};
+use crate::runtime::{EventHandler, Listen, RevocationHandler, Scope, refuse_in_callback};
 use crate::span;
 use crate::wait_lost::{self, WaitLost};
 
@@ -34,19 +35,14 @@ use crate::wait_lost::{self, WaitLost};
 /// of the lock object without waiting for the server.
 #[derive(Clone)]
 pub struct Lock {
-    parts: Arc<Parts>,
+    client_locks: Arc<ClientLocks>,
+    /// The member locks of a multi-lock. The list is empty for other locks.
+    members: Arc<[Self]>,
     /// Contains one lock target for each client lock, in the order of the client locks.
     targets: Arc<[LockTarget]>,
     path: Arc<str>,
     cancellation: Arc<Cancellation>,
     on_event: Arc<ReplaceableListener>,
-}
-
-/// The client locks of a lock, and the lock objects on which they depend. An acquire in progress keeps them open.
-struct Parts {
-    client_locks: Box<[ClientLock]>,
-    /// The member locks of a multi-lock. The list is empty for other locks.
-    members: Box<[Lock]>,
 }
 
 impl fmt::Debug for Lock {
@@ -59,12 +55,15 @@ impl Lock {
     pub(crate) fn new(client: Arc<ClientInner>, path: &str, recipe: Recipe) -> Result<Self> {
         let client_lock = ClientLock::new(client, path, recipe)?;
         let path = Arc::clone(client_lock.path());
-        Ok(Self::of(Parts { client_locks: Box::new([client_lock]), members: Box::default() }, path))
+        Ok(Self::of([client_lock], Arc::default(), path))
     }
 
-    fn of(parts: Parts, path: Arc<str>) -> Self {
-        let targets: Arc<[LockTarget]> = parts.client_locks.iter().map(ClientLock::target).collect();
-        Self { parts: Arc::new(parts), targets, path, cancellation: Arc::default(), on_event: Arc::default() }
+    fn of(client_locks: impl IntoIterator<Item = ClientLock>, members: Arc<[Self]>, path: Arc<str>) -> Self {
+        let of_members = members.iter().map(|member| Arc::clone(&member.client_locks)).collect();
+        let client_locks = client_locks.into_iter().map(Arc::new).collect();
+        let client_locks = Arc::new(ClientLocks::new(client_locks, of_members));
+        let targets = client_locks.iter().map(ClientLock::target).collect();
+        Self { client_locks, members, targets, path, cancellation: Arc::default(), on_event: Arc::default() }
     }
 
     /// Creates a multi-lock. A multi-lock consists of member locks on different paths. Like Curator's
@@ -105,19 +104,18 @@ impl Lock {
     fn build_multi(locks: &[&Self], grouped: fn(Vec<&ClientLock>) -> Vec<Vec<&ClientLock>>) -> Result<Self> {
         refuse_duplicate_paths(locks)?;
         let members: Vec<Self> = locks.iter().flat_map(|lock| lock.members_or_self().to_vec()).collect();
-        let all = members.iter().flat_map(|member| member.parts.client_locks.iter()).collect();
-        let client_locks = grouped(all).into_iter().map(multi_lock::combine).collect::<Result<Box<[_]>>>()?;
+        let all = members.iter().flat_map(|member| member.client_locks.iter()).collect();
+        let client_locks = grouped(all).into_iter().map(multi_lock::combine).collect::<Result<Vec<_>>>()?;
         let path = match &*members {
             [] => return Err(Error::invalid("the multi-lock has no member locks; expected one or more")),
             [only] => Arc::clone(&only.path),
             [first, others @ ..] => format!("{} and {} more", first.path, others.len()).into(),
         };
-        let lock = Self::of(Parts { client_locks, members: members.into() }, path);
-        if lock.parts.client_locks.len() > 1 {
-            lock.parts
-                .client_locks
-                .iter()
-                .for_each(|client_lock| client_lock.client.add_stepwise_multi(&lock.targets, &lock.cancellation));
+        let lock = Self::of(client_locks, members.into(), path);
+        if lock.client_locks.iter().len() > 1 {
+            for client_lock in lock.client_locks.iter() {
+                client_lock.client.add_stepwise_multi(&lock.targets, &lock.cancellation);
+            }
         }
         Ok(lock)
     }
@@ -140,7 +138,7 @@ impl Lock {
     /// The number that identifies the lock in events. The number is unique within the client. An event of a multi-lock
     /// contains the number of a member lock, not that of the multi-lock itself.
     pub fn id(&self) -> LockId {
-        self.parts.client_locks.first().map_or(0, |client_lock| client_lock.id)
+        self.client_locks.iter().next().map_or(0, |client_lock| client_lock.id)
     }
 
     /// The path of the lock. For a multi-lock, this text contains the path of the first member lock and the number of
@@ -151,7 +149,7 @@ impl Lock {
 
     /// The member locks of a multi-lock. The list is empty for other locks.
     pub fn members(&self) -> &[Self] {
-        &self.parts.members
+        &self.members
     }
 
     /// Acquires the lock for the calling thread. If the thread already holds the lock, the call re-enters the lock and
@@ -190,46 +188,45 @@ impl Lock {
     /// this method for tasks and green threads that share an operating-system thread ([`Owner::task`],
     /// [`Owner::unique`]). Any thread may call methods for such an owner. The call blocks the whole thread.
     pub fn acquire_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<()> {
+        self.hold_as(owner, timeout).map(|hold| _ = hold.leave_to_owner())
+    }
+
+    /// Acquires the lock as [`acquire`](Self::acquire) does, but not for the calling thread, and returns the hold. The
+    /// hold belongs to a new owner. Any thread may use, release and drop the returned [`Hold`]. If the calling thread
+    /// acquires the lock again, the thread waits until the hold is released.
+    pub fn hold(&self, timeout: Option<Duration>) -> Result<Hold> {
+        self.hold_as(Owner::unique(), timeout)
+    }
+
+    /// Acquires the lock for `owner`, and returns the hold. If the owner already holds the lock, the call re-enters the
+    /// lock: the owner then has two [`Hold`]s, and releases each of them. In all other respects, this method works like
+    /// [`hold`](Self::hold).
+    pub fn hold_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<Hold> {
         refuse_in_callback(timeout)?;
         self.start_acquire(owner, timeout)?.wait()
     }
 
-    fn acquire_holds(&self, owner: Owner, timeout: Option<Duration>) -> Result<HoldIds> {
-        refuse_in_callback(timeout)?;
-        let acquiring = self.start_acquire(owner, timeout)?;
-        acquiring.wait_until_over()?;
-        acquiring.hold_ids()
-    }
-
-    /// Acquires the lock for the calling thread like [`acquire`](Self::acquire), and returns a guard. Dropping the
-    /// guard releases the lock. The hold belongs to the calling thread, even if the guard moves to another thread. Use
-    /// [`owned_guard`](Self::owned_guard) for a guard that any thread may use.
-    pub fn guard(&self, timeout: Option<Duration>) -> Result<Guard<'_>> {
-        let ids = self.acquire_holds(Owner::current_thread(), timeout)?;
-        Ok(Guard { lock: self, ids, is_released: false })
-    }
-
-    /// Acquires the lock as [`acquire`](Self::acquire) does, but not for the calling thread. The hold belongs to a new
-    /// owner, and only the returned guard refers to this owner. Any thread may use and drop the guard. The guard
-    /// contains a clone of the lock. If the calling thread acquires the lock again, the thread waits until the guard is
-    /// released.
-    pub fn owned_guard(&self, timeout: Option<Duration>) -> Result<OwnedGuard> {
-        let ids = self.acquire_holds(Owner::unique(), timeout)?;
-        Ok(OwnedGuard { lock: self.clone(), ids, is_released: false })
+    /// Makes one attempt to acquire the lock as [`hold`](Self::hold) does, and does not wait for other participants.
+    /// Returns `None` if another participant holds the lock or waits for it. Blocks for at most one second.
+    pub fn try_hold(&self) -> Result<Option<Hold>> {
+        match self.hold(Some(Duration::ZERO)) {
+            Err(error) if error.status() == Status::Timeout => Ok(None),
+            result => result.map(Some),
+        }
     }
 
     /// Starts acquiring the lock for `owner` without blocking. In all other respects, this method works like
     /// [`acquire`](Self::acquire). The acquire continues even if no thread waits for the result, and ends within the
     /// timeout.
     pub fn start_acquire(&self, owner: Owner, timeout: Option<Duration>) -> Result<Acquiring> {
-        let first = self.parts.client_locks.first().ok_or(Status::Internal)?;
+        let first = self.client_locks.iter().next().ok_or(Status::Internal)?;
         first.check_open()?;
         let timeout = timeout.into();
         let recipe =
-            if self.parts.client_locks.len() > 1 { &Recipe::MultiLock(Box::default()) } else { first.recipe() };
+            if self.client_locks.iter().len() > 1 { &Recipe::MultiLock(Box::default()) } else { first.recipe() };
         let span = span::acquire(&self.path, recipe, Some(owner), None, &timeout);
         let operation = Operation::start(&self.targets, Goal::Lock(owner), timeout, &self.cancellation, span)?;
-        Ok(Acquiring::new(operation, Arc::clone(&self.parts) as _))
+        Ok(Acquiring::new(operation, Arc::clone(&self.client_locks), Arc::clone(&self.path), 1))
     }
 
     /// Releases the lock once for the calling thread. The call decrements the hold count. When the hold count is 0, the
@@ -275,68 +272,30 @@ impl Lock {
     /// deletes the lock's node in the background.
     pub fn start_release(&self, owner: Owner, confirmed: bool) -> Result<Call<()>> {
         let span = span::release(&self.path, owner, confirmed);
-        let all_open = if self.parts.members.is_empty() { Ok(()) } else { self.check_open() };
+        let all_open = if self.members.is_empty() { Ok(()) } else { self.check_open() };
         let is_mixed = self.has_mixed_members();
         let release = |client_lock: &ClientLock| match is_mixed {
             true => client_lock.release_members(owner, std::iter::repeat(HoldToRelease::Own), confirmed),
             false => client_lock.release(owner, confirmed),
         };
-        let calls: Vec<_> = self.parts.client_locks.iter().rev().map(release).collect();
+        let calls: Vec<_> = self.client_locks.iter().rev().map(release).collect();
         // The call releases the other member locks of the multi-lock even if one member lock is closed.
         all_open?;
         Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, |_| Ok(())).within(span))
-    }
-
-    /// Starts one release of each hold that `ids` contain. Unlike [`start_release`](Self::start_release), the call does
-    /// not release a later hold, and releases the member locks even if the multi-lock is closed. If the owner no longer
-    /// has some of the holds, the call releases the others, and then fails with NOT_OWNER.
-    pub(crate) fn start_release_of(&self, ids: &HoldIds, confirmed: bool) -> Result<Call<()>> {
-        let span = span::release(&self.path, ids.owner, confirmed);
-        let all_open = self.check_open();
-        let steps = self.parts.client_locks.iter().zip(&ids.steps).rev();
-        let calls: Vec<_> = steps
-            .map(|(client_lock, step)| {
-                client_lock.release_members(ids.owner, step.iter().copied().map(HoldToRelease::Exact), confirmed)
-            })
-            .collect();
-        Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, move |_| all_open.clone()).within(span))
-    }
-
-    /// Returns, for each member lock or for this lock, whether the owner still has the hold that `ids` contains.
-    pub(crate) fn held_parts(&self, ids: &HoldIds) -> Result<Vec<bool>> {
-        Ok(self.exact_holds(ids)?.iter().map(Option::is_some).collect())
-    }
-
-    /// Returns, for each member lock or for this lock, a flag that becomes true when the program releases the hold that
-    /// `ids` contains.
-    pub(crate) fn release_flags(&self, ids: &HoldIds) -> Result<Vec<Arc<AtomicBool>>> {
-        let steps = self.parts.client_locks.iter().zip(&ids.steps);
-        Ok(steps.map(|(lock, step)| lock.release_flags(ids.owner, step)).collect::<Result<Vec<_>>>()?.concat())
-    }
-
-    /// Returns the hold that `ids` identify, or `None` if the owner no longer has the whole hold.
-    pub(crate) fn view_of_ids(&self, ids: &HoldIds) -> Result<Option<HoldView>> {
-        self.check_open()?;
-        Ok(weakest(self.exact_holds(ids)?))
-    }
-
-    fn exact_holds(&self, ids: &HoldIds) -> Result<Vec<Option<HoldView>>> {
-        let steps = self.parts.client_locks.iter().zip(&ids.steps);
-        Ok(steps.map(|(lock, step)| lock.exact_holds(ids.owner, step)).collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// Returns whether some, but not all, of the member locks are semaphore mutexes. Any owner may release a semaphore
     /// mutex or a multi-lock of semaphore mutexes. The other multi-locks release only holds of the caller.
     fn has_mixed_members(&self) -> bool {
         let is_semaphore =
-            |leaf: &Self| leaf.parts.client_locks.iter().all(|lock| matches!(lock.recipe(), Recipe::SemaphoreMutex));
-        let count = self.parts.members.iter().filter(|leaf| is_semaphore(leaf)).count();
-        count > 0 && count < self.parts.members.len()
+            |leaf: &Self| leaf.client_locks.iter().all(|lock| matches!(lock.recipe(), Recipe::SemaphoreMutex));
+        let count = self.members.iter().filter(|leaf| is_semaphore(leaf)).count();
+        count > 0 && count < self.members.len()
     }
 
     /// Fails with CLOSED if this lock or one of its member locks is closed.
     fn check_open(&self) -> Result<()> {
-        self.on_each(|client_lock| client_lock.read_engine(|_, _| ()))
+        self.client_locks.check_open()
     }
 
     /// Releases the lock once for the calling thread, but does not wait for the server. The library deletes the lock's
@@ -415,7 +374,7 @@ impl Lock {
     /// Returns the fencing token of `owner`'s hold. Fails with the same errors as
     /// [`fencing_token`](Self::fencing_token).
     pub fn fencing_token_as(&self, owner: Owner) -> Result<i64> {
-        Ok(self.hold(owner)?.token)
+        Ok(self.live_view(owner)?.token)
     }
 
     /// Returns the fencing token of a hold that was acquired through this lock object. The hold may belong to any owner
@@ -445,7 +404,7 @@ impl Lock {
     /// Returns the fencing pass of `owner`'s hold. Fails with the same errors as
     /// [`fencing_token`](Self::fencing_token).
     pub fn fencing_pass_as(&self, owner: Owner) -> Result<u32> {
-        Ok(self.hold(owner)?.fencing_pass)
+        Ok(self.live_view(owner)?.fencing_pass)
     }
 
     /// Returns how long the calling thread's hold remains safe if no server answers from now on. Returns zero if the
@@ -458,7 +417,7 @@ impl Lock {
 
     /// Returns how long the hold of `owner` remains safe. See [`remaining`](Self::remaining).
     pub fn remaining_as(&self, owner: Owner) -> Result<Duration> {
-        Ok(self.hold(owner)?.remaining)
+        Ok(self.live_view(owner)?.remaining)
     }
 
     /// Returns the time for which a hold acquired through this lock object remains safe. The hold may belong to any
@@ -480,7 +439,7 @@ impl Lock {
     /// Returns the paths of the nodes of `owner`. See [`node_paths`](Self::node_paths).
     pub fn node_paths_as(&self, owner: Owner) -> Result<Vec<String>> {
         self.check_open()?;
-        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.parts.client_locks.iter());
+        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter());
         let parts = client_locks.map(|client_lock| client_lock.hold_and_nodes(owner)).collect::<Result<Vec<_>>>()?;
         let (views, nodes): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         self.require_live(weakest(views), || self.error(Status::NotOwner))?;
@@ -516,7 +475,7 @@ impl Lock {
     pub fn start_wait_lost(&self, owner: Owner) -> Result<WaitLost> {
         let lock = self.clone();
         WaitLost::start(
-            self.parts.client_locks.iter().map(ClientLock::shell_and_id),
+            self.client_locks.iter().map(ClientLock::shell_and_id),
             owner,
             move || lock.view_of(owner),
             &self.path,
@@ -566,7 +525,7 @@ impl Lock {
     ///
     /// Errors: CLOSED, FORKED. Does not block.
     pub fn waiting(&self) -> Result<Vec<Waiting>> {
-        Ok(self.parts.client_locks.iter().map(ClientLock::waiting).collect::<Result<Vec<_>>>()?.concat())
+        Ok(self.client_locks.iter().map(ClientLock::waiting).collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// Sets the data of the nodes that later calls of an acquire method will create. From the data, people and tools can
@@ -618,7 +577,7 @@ impl Lock {
     }
 
     fn add_listener(&self, which: Listen, handler: &Arc<EventHandler>) -> Result<Listener> {
-        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.parts.client_locks.iter());
+        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter());
         Listener::register(
             handler,
             which,
@@ -684,9 +643,9 @@ impl Lock {
     ///
     /// Fails with UNSUPPORTED if the lock is not a mutex. Other errors: CLOSED, FORKED. Does not block.
     pub fn set_local_handover(&self, max_passes: u32) -> Result<()> {
-        match &*self.parts.client_locks {
-            [client_lock] => client_lock.set_local_handover(max_passes),
-            _ => Err(self.error(Status::Unsupported)),
+        match self.client_locks.only() {
+            Some(client_lock) => client_lock.set_local_handover(max_passes),
+            None => Err(self.error(Status::Unsupported)),
         }
     }
 
@@ -702,12 +661,12 @@ impl Lock {
     }
 
     fn members_or_self(&self) -> &[Self] {
-        if self.parts.members.is_empty() { std::slice::from_ref(self) } else { &self.parts.members }
+        if self.members.is_empty() { std::slice::from_ref(self) } else { &self.members }
     }
 
     fn list_participants(&self, both: bool) -> Result<Call<Vec<Participant>>> {
         self.check_open()?;
-        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.parts.client_locks.iter());
+        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter());
         let calls = client_locks.map(|client_lock| client_lock.participants(both)).collect::<Result<_>>()?;
         Ok(Call::new(calls, |answers| {
             let of = |answer| match answer {
@@ -723,7 +682,7 @@ impl Lock {
         }))
     }
 
-    fn hold(&self, owner: Owner) -> Result<HoldView> {
+    fn live_view(&self, owner: Owner) -> Result<HoldView> {
         self.require_live(self.view_of(owner)?, || self.error(Status::NotOwner))
     }
 
@@ -756,166 +715,16 @@ impl Lock {
     fn weakest_view(&self, view: impl Fn(&ClientLock) -> Result<Option<HoldView>>) -> Result<Option<HoldView>> {
         // The closure runs for all client locks. This method fails if any client lock is closed, even if the owner does
         // not hold one of the others.
-        let views = self.parts.client_locks.iter().map(view).collect::<Result<Vec<_>>>()?;
+        let views = self.client_locks.iter().map(view).collect::<Result<Vec<_>>>()?;
         Ok(weakest(views))
     }
 
     fn on_each(&self, order: impl Fn(&ClientLock) -> Result<()>) -> Result<()> {
-        self.parts.client_locks.iter().map(order).collect::<Vec<_>>().into_iter().collect()
+        self.client_locks.iter().map(order).collect::<Vec<_>>().into_iter().collect()
     }
 
     fn error(&self, status: Status) -> Error {
         Error::new(status, format!("{}: {}", self.path, status.text()))
-    }
-}
-
-/// Combines hold views. The result contains the worst state and the shortest remaining time of all these holds. Returns
-/// `None` if one of the holds does not exist.
-fn weakest(views: Vec<Option<HoldView>>) -> Option<HoldView> {
-    views.into_iter().reduce(|least, view| Some(least?.and(view?))).flatten()
-}
-
-/// A guard for a hold. The hold belongs to the thread that created the guard. Dropping the guard releases the hold, and
-/// waits for the server's confirmation for at most the session timeout. If this release fails, the guard logs the error.
-/// To receive the error of the release, call [`release`](Self::release) instead of dropping the guard. A guard refers
-/// only to its original hold, and never to a later hold of the lock.
-#[must_use = "the lock is released when the guard is dropped"]
-pub struct Guard<'a> {
-    lock: &'a Lock,
-    ids: HoldIds,
-    is_released: bool,
-}
-
-/// A guard that is itself the owner of its hold. Any thread may use, keep and drop the guard. Dropping the guard
-/// releases the hold, and waits for the server's confirmation for at most the session timeout. If this release fails,
-/// the guard logs the error. To receive the error of the release, call [`release`](Self::release) instead of dropping
-/// the guard.
-///
-/// The hold of this guard belongs to no thread and no task. If the thread that created the guard acquires the lock
-/// again, the thread waits until the guard is released.
-#[must_use = "the lock is released when the guard is dropped"]
-pub struct OwnedGuard {
-    lock: Lock,
-    ids: HoldIds,
-    is_released: bool,
-}
-
-macro_rules! hold_methods {
-    () => {
-        /// Returns the fencing token of this hold ([`Lock::fencing_token`]). Errors: LOST if the hold was lost;
-        /// NOT_OWNER if the owner released the hold without the guard; CLOSED, FORKED.
-        pub fn fencing_token(&self) -> Result<i64> {
-            Ok(self.hold()?.token)
-        }
-
-        /// Returns the fencing pass of this hold ([`Lock::fencing_pass`]). Errors: as for the fencing token.
-        pub fn fencing_pass(&self) -> Result<u32> {
-            Ok(self.hold()?.fencing_pass)
-        }
-
-        /// Returns how long the hold remains safe if no further answer arrives from a server. Returns zero if the hold
-        /// is not safe now. Errors: as for the fencing token.
-        pub fn remaining(&self) -> Result<Duration> {
-            Ok(self.hold()?.remaining)
-        }
-
-        /// Returns whether the hold is safe at this moment.
-        pub fn is_held(&self) -> Result<bool> {
-            Ok(self.lock.view_of_ids(&self.ids)?.is_some_and(HoldView::is_safe))
-        }
-
-        /// Returns the state of the hold. The state is [`Free`](LockState::Free) if the owner released the hold, or one
-        /// of its member locks, without the guard.
-        pub fn state(&self) -> Result<LockState> {
-            Ok(state_of(self.lock.view_of_ids(&self.ids)?))
-        }
-
-        /// Waits until the hold is no longer safe ([`Lock::wait_lost`]).
-        pub fn wait_lost(&self, timeout: Option<Duration>) -> Result<bool> {
-            match self.hold() {
-                Err(error) if error.status() != Status::Lost => Err(error),
-                _ => self.lock.wait_lost_as(self.ids.owner, timeout),
-            }
-        }
-
-        fn hold(&self) -> Result<HoldView> {
-            self.lock.require_live(self.lock.view_of_ids(&self.ids)?, || self.lock.error(Status::NotOwner))
-        }
-    };
-}
-
-impl Guard<'_> {
-    hold_methods!();
-
-    /// Releases the hold once, and waits until the server has confirmed the release ([`Lock::release`]). The release
-    /// takes effect even if the call fails. Fails with NOT_OWNER if the owner released the hold without the guard. A
-    /// later hold of the owner does not change.
-    pub fn release(mut self) -> Result<()> {
-        self.is_released = true;
-        self.lock.start_release_of(&self.ids, true)?.wait()
-    }
-}
-
-impl OwnedGuard {
-    hold_methods!();
-
-    /// The lock of the hold.
-    pub const fn lock(&self) -> &Lock {
-        &self.lock
-    }
-
-    /// The owner of the hold. The program can pass this owner to the methods of [`Lock`] whose names end in `_as`.
-    pub const fn owner(&self) -> Owner {
-        self.ids.owner
-    }
-
-    /// Releases the hold once, and waits until the server has confirmed the release ([`Lock::release`]). The release
-    /// takes effect even if the call fails. Fails with NOT_OWNER if the hold was released without the guard. A later
-    /// hold does not change.
-    pub fn release(mut self) -> Result<()> {
-        self.is_released = true;
-        self.lock.start_release_of(&self.ids, true)?.wait()
-    }
-}
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        if !self.is_released {
-            release_dropped(self.lock, &self.ids);
-        }
-    }
-}
-
-impl Drop for OwnedGuard {
-    fn drop(&mut self) {
-        if !self.is_released {
-            release_dropped(&self.lock, &self.ids);
-        }
-    }
-}
-
-/// Releases the hold of a dropped guard.
-fn release_dropped(lock: &Lock, ids: &HoldIds) {
-    // A thread that drives I/O must not wait for a server's answer.
-    let confirmed = !is_driving_io();
-    let released = lock.start_release_of(ids, confirmed).and_then(Call::wait);
-    if let Err(error) = released {
-        tracing::warn!("the release of a dropped guard failed: {error}");
-    }
-}
-
-impl fmt::Debug for Guard<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").field("path", &self.lock.path()).field("owner", &self.ids.owner).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for OwnedGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedGuard")
-            .field("path", &self.lock.path())
-            .field("owner", &self.ids.owner)
-            .finish_non_exhaustive()
     }
 }
 
@@ -924,7 +733,7 @@ impl fmt::Debug for OwnedGuard {
 fn refuse_duplicate_paths(locks: &[&Lock]) -> Result<()> {
     let mut seen: HashMap<(*const ClientInner, &Arc<str>), usize> = HashMap::new();
     for (at, lock) in locks.iter().enumerate() {
-        for client_lock in lock.members_or_self().iter().flat_map(|leaf| leaf.parts.client_locks.iter()) {
+        for client_lock in lock.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter()) {
             if let Some(first) = seen.insert((Arc::as_ptr(&client_lock.client), client_lock.path()), at) {
                 let path = zklock_core::path::quote(client_lock.path());
                 let message = format!(

@@ -34,8 +34,8 @@ pub(crate) struct Operation {
 
 /// Identifies the holds that an acquire has acquired: the hold of each member lock, or of the lock. The owner may later
 /// release a member lock, and acquire it again. No two holds of one path have the same fencing token and fencing pass.
-#[derive(Debug)]
-pub struct HoldIds {
+#[derive(Debug, Clone)]
+pub(crate) struct HoldIds {
     pub(crate) owner: Owner,
     /// For each step of the acquire, the holds of its member locks.
     pub(crate) steps: Vec<Box<[HoldId]>>,
@@ -391,7 +391,7 @@ impl Operation {
 
 impl HoldIds {
     /// Returns the hold with the smallest fencing token, which is the token of a multi-lock.
-    pub fn smallest(&self) -> Option<HoldId> {
+    pub(crate) fn smallest(&self) -> Option<HoldId> {
         self.steps.iter().flatten().min().copied()
     }
 }

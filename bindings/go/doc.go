@@ -37,7 +37,7 @@
 // any other call, the call returns, but its request may still take effect. For example, a release always takes effect, and
 // [Client.SetSharedCount] may still set the count. A waiting goroutine needs no thread and no descriptor.
 //
-// [Hold.Release], [Leases.Release] and [Client.Close] take no context. Each of these calls ends within a limit of its own.
+// [Hold.Release] and [Client.Close] take no context. Each of these calls ends within a limit of its own.
 //
 // # Errors
 //
@@ -49,8 +49,7 @@
 // If the context caused the error, errors.Is(err, context.DeadlineExceeded) or errors.Is(err, context.Canceled) is also true.
 // If the context has a cause, errors.Is also finds this cause ([context.Cause]).
 //
-// A nil pointer to a [Client], [Lock], [Semaphore], [Hold] or [Leases] acts like a closed object, and so does a zero
-// value of these types. A method that returns an error fails with ErrClosed. Any other method returns the same as for
+// A nil pointer to a [Client], [Lock], [Semaphore] or [Hold] acts like a closed object, and so does a zero value of these types. A method that returns an error fails with ErrClosed. Any other method returns the same as for
 // a closed object: for example, [Hold.IsHeld] returns false, and the channel of [Hold.Lost] is closed.
 //
 // Several goroutines may call any function or method at the same time.

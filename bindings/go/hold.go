@@ -14,56 +14,78 @@ import (
 	"time"
 )
 
-// Hold is a lock that this program holds. Any goroutine may use a hold. After a release, the hold is not safe any more, and every
-// further release fails with ErrNotOwner.
+// Hold is a lock, or leases of a semaphore, that this program holds. Any goroutine may use a hold. After a release, the hold is not
+// safe any more, and every further release fails with ErrNotOwner. A hold refers only to the acquire from which it comes.
+//
+// The garbage collector releases no hold. The program must release each hold, or close the client.
 type Hold struct {
-	lock     *Lock
-	owner    uint64
-	token    int64
-	released atomic.Bool
-	loss     loss
+	hold *C.zkl_hold
+	path string
+	// lock is nil for a hold of leases. The reference keeps the lock open.
+	lock *Lock
+	// owner is 0 for a hold of leases, because leases have no owner.
+	owner       uint64
+	token, pass int64
+	released    atomic.Bool
+	loss        loss
 }
 
-func newHold(lock *Lock, owner uint64) *Hold {
-	// If the hold was lost meanwhile, Release reports the loss.
-	var token C.int64_t
+// newHold returns the hold of an acquire that has succeeded, and frees the operation.
+func newHold(acquiring *operation, path string, lock *Lock, owner uint64) (*Hold, error) {
+	defer acquiring.free()
+	h := &Hold{path: path, lock: lock, owner: owner}
 	changing <- struct{}{}
-	C.zkl_fencing_token_as(lock.handle(), C.uint64_t(owner), &token)
-	<-changing
-	return &Hold{lock: lock, owner: owner, token: int64(token)}
+	defer func() { <-changing }()
+	if err := call(func() C.zkl_status { return C.zkl_op_hold(acquiring.op, &h.hold) }); err != nil {
+		return nil, err
+	}
+	// The view fails only if the program has closed the lock or the client meanwhile. Release reports this.
+	info := C.zkl_hold_info{size: C.uint32_t(C.sizeof_zkl_hold_info)}
+	C.zkl_hold_view(h.hold, &info)
+	h.token, h.pass = int64(info.token), int64(info.fencing_pass)
+	runtime.SetFinalizer(h, (*Hold).freeIfEnded)
+	return h, nil
+}
+
+// freeIfEnded frees the handle of a hold that has ended with its lock or its client.
+func (h *Hold) freeIfEnded() {
+	info := C.zkl_hold_info{size: C.uint32_t(C.sizeof_zkl_hold_info)}
+	if !h.released.Load() && C.zkl_hold_view(h.hold, &info) != C.ZKL_OK {
+		C.zkl_hold_release_nowait(h.hold)
+	}
 }
 
 // Acquire acquires a lock for the owner of this hold. The owner can re-enter a lock that it holds, and can acquire the read side
-// of a read/write lock while it holds the write side. The program must release each hold.
+// of a read/write lock while it holds the write side. The program must release each hold. Leases have no owner: their hold cannot
+// acquire a lock, and the call then fails with ErrInvalid.
 func (h *Hold) Acquire(ctx context.Context, lock *Lock) (*Hold, error) {
-	if h == nil || h.lock == nil {
-		return nil, notAcquired("Hold")
-	}
-	if h.released.Load() {
-		return nil, alreadyReleased(h.lock.Path())
+	switch {
+	case h == nil || h.hold == nil:
+		return nil, notAcquired()
+	case h.released.Load():
+		return nil, alreadyReleased(h.path)
+	case h.lock == nil:
+		return nil, &Error{Status: ErrInvalid, Message: h.path + ": leases have no owner that could acquire a lock"}
 	}
 	return lock.acquireAs(ctx, h.owner, false)
 }
 
-// Release releases the lock, and waits for at most the session timeout for the servers to confirm the release. The release takes
+// Release releases the hold, and waits for at most the session timeout for the servers to confirm the release. The release takes
 // effect at once, even if Release returns an error. If the hold was already lost, Release returns ErrLost. In this case, another
 // program may have held the lock since the loss.
 func (h *Hold) Release() error {
 	return h.ReleaseContext(context.Background())
 }
 
-// ReleaseContext releases the lock, and waits for the servers until the context ends.
+// ReleaseContext releases the hold, and waits for the servers until the context ends.
 func (h *Hold) ReleaseContext(ctx context.Context) error {
-	if h == nil || h.lock == nil {
-		return notAcquired("Hold")
+	if h == nil || h.hold == nil {
+		return notAcquired()
 	}
-	// For a semaphore mutex, the library would allow a second release to end another hold.
 	if !h.released.CompareAndSwap(false, true) {
-		return alreadyReleased(h.lock.Path())
+		return alreadyReleased(h.path)
 	}
-	err := release(ctx, h.lock.Path(), func(out **C.zkl_op) C.zkl_status {
-		return h.lock.startRelease(h.owner, out)
-	})
+	err := release(ctx, h.path, func(out **C.zkl_op) C.zkl_status { return C.zkl_hold_release_start(h.hold, out) })
 	h.loss.released(err)
 	return err
 }
@@ -82,7 +104,7 @@ func release(ctx context.Context, path string, start func(out **C.zkl_op) C.zkl_
 	if !hasEnded {
 		return contextEnded(ctx, path+": the release is not confirmed yet")
 	}
-	return releasing.result(ctx)
+	return naming(path, releasing.result(ctx))
 }
 
 // orZero returns the object, or a zero value if the pointer is nil.
@@ -93,8 +115,8 @@ func orZero[T any](object *T) *T {
 	return object
 }
 
-func notAcquired(name string) error {
-	return &Error{Status: ErrClosed, Message: "this " + name + " was not made by an acquire"}
+func notAcquired() error {
+	return &Error{Status: ErrClosed, Message: "this Hold was not made by an acquire"}
 }
 
 func alreadyReleased(path string) error {
@@ -105,23 +127,32 @@ func alreadyReleased(path string) error {
 func (h *Hold) IsHeld() bool {
 	h = orZero(h)
 	defer runtime.KeepAlive(h)
-	return !h.released.Load() && C.zkl_is_held_as(h.lock.handle(), C.uint64_t(h.owner)) == 1
+	return !h.released.Load() && C.zkl_hold_is_held(h.hold) == 1
 }
 
 // State returns the state of the hold.
 func (h *Hold) State() LockState {
-	h = orZero(h)
-	defer runtime.KeepAlive(h)
-	if h.released.Load() {
-		return LockFree
+	info, status := orZero(h).view()
+	if status != C.ZKL_OK {
+		return lockState(C.int32_t(status))
 	}
-	return lockState(C.zkl_lock_state_as(h.lock.handle(), C.uint64_t(h.owner)))
+	return lockState(info.state)
+}
+
+// view returns the state and the remaining time of the hold at one moment.
+func (h *Hold) view() (C.zkl_hold_info, C.zkl_status) {
+	defer runtime.KeepAlive(h)
+	info := C.zkl_hold_info{size: C.uint32_t(C.sizeof_zkl_hold_info), state: C.ZKL_LOCK_FREE}
+	if h.released.Load() {
+		return info, C.ZKL_OK
+	}
+	return info, C.zkl_hold_view(h.hold, &info)
 }
 
 // FencingToken returns the fencing token of the hold. Every later hold of the lock has a greater token, except after a local
 // hand-over ([Hold.FencingPass]), and except for a hold that re-enters the lock: both keep the token. A store can refuse a write
-// whose token is smaller than the token of an earlier write. If the hold was lost during the acquire, the token is 0. A store must
-// refuse the token 0.
+// whose token is smaller than the token of an earlier write. The token is known from the acquire on, also after a loss. If the
+// program has closed the client during the acquire, the token is 0. A store must refuse the token 0.
 //
 // If a program acquires the read lock for the owner of the write lock, the token of the read lock can be greater than the token of
 // the next writer. Send the token of the write lock instead.
@@ -129,6 +160,10 @@ func (h *Hold) State() LockState {
 // For a multi-lock, the token is the smallest token of its members. If one transaction acquired all members, they have the same token.
 // Otherwise, acquire each member again for the owner of this hold ([Hold.Acquire]), and send each store the token of the member that
 // protects it.
+//
+// The token of leases grows with every acquire of the semaphore. Several owners can hold leases at the same time, so these tokens
+// only show the order of the acquires. They are not for a store that refuses smaller tokens: the store would refuse the writes of
+// valid holders. If a store must refuse late writes, use a mutex for each slot.
 func (h *Hold) FencingToken() int64 {
 	return orZero(h).token
 }
@@ -136,38 +171,37 @@ func (h *Hold) FencingToken() int64 {
 // FencingPass returns the number of local hand-overs of this hold's node that occurred before this hold began. All holds under
 // one node have the same fencing token. If the program uses [Lock.SetLocalHandover], a store must therefore also refuse a write
 // with the same token but a smaller fencing pass than an earlier write.
-func (h *Hold) FencingPass() (int64, error) {
-	h = orZero(h)
-	defer runtime.KeepAlive(h)
-	if h.released.Load() {
-		return 0, alreadyReleased(h.lock.Path())
-	}
-	var pass C.int64_t
-	err := call(func() C.zkl_status { return C.zkl_fencing_pass_as(h.lock.handle(), C.uint64_t(h.owner), &pass) })
-	return int64(pass), err
+func (h *Hold) FencingPass() int64 {
+	return orZero(h).pass
 }
 
 // Remaining returns the time for which the hold stays safe even if no server answers, or 0 if it is not safe.
 func (h *Hold) Remaining() time.Duration {
-	h = orZero(h)
-	defer runtime.KeepAlive(h)
-	var left C.int64_t
-	if h.released.Load() || C.zkl_remaining_ms_as(h.lock.handle(), C.uint64_t(h.owner), &left) != C.ZKL_OK {
-		return 0
-	}
-	return time.Duration(left) * time.Millisecond
+	info, _ := orZero(h).view()
+	return time.Duration(info.remaining_ms) * time.Millisecond
 }
 
-// NodePath returns the path of this hold's node. For a multi-lock, the call fails with ErrInvalid.
-func (h *Hold) NodePath() (string, error) {
+// NodePaths returns the paths of the nodes of this hold: one node, the node of each member of a multi-lock, or a node for each
+// lease. If the hold was lost, the call fails with ErrLost.
+func (h *Hold) NodePaths() ([]string, error) {
 	h = orZero(h)
 	defer runtime.KeepAlive(h)
 	if h.released.Load() {
-		return "", alreadyReleased(h.lock.Path())
+		return nil, alreadyReleased(h.path)
 	}
-	return readText(func(buf *C.char, size C.size_t, needed *C.size_t) C.zkl_status {
-		return C.zkl_lock_node_path_as(h.lock.handle(), C.uint64_t(h.owner), buf, size, needed)
-	})
+	var paths []string
+	for {
+		path, err := readText(func(buf *C.char, size C.size_t, needed *C.size_t) C.zkl_status {
+			return C.zkl_hold_node_path(h.hold, C.size_t(len(paths)), buf, size, needed)
+		})
+		if errors.Is(err, ErrInvalid) && len(paths) > 0 {
+			return paths, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
+	}
 }
 
 // Lost returns a channel that is closed as soon as the hold is no longer safe. A hold is no longer safe if it is lost, or if the
@@ -182,7 +216,7 @@ func (h *Hold) Lost() <-chan struct{} {
 func (h *Hold) watch() {
 	defer runtime.KeepAlive(h)
 	h.loss.watch(&h.released, func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_wait_lost_start(h.lock.handle(), C.uint64_t(h.owner), out)
+		return C.zkl_hold_wait_lost_start(h.hold, out)
 	})
 }
 
@@ -195,12 +229,17 @@ func (h *Hold) Context(parent context.Context) (context.Context, context.CancelF
 	return h.loss.context(parent, &h.released, h.IsHeld)
 }
 
-// Lock returns the lock of the hold.
+// Lock returns the lock of the hold, or nil for a hold of leases.
 func (h *Hold) Lock() *Lock {
 	return orZero(h).lock
 }
 
-// loss reports the loss of a hold or of leases. The first call of watch starts to wait for the loss.
+// Path returns the path of the lock or of the semaphore.
+func (h *Hold) Path() string {
+	return orZero(h).path
+}
+
+// loss reports the loss of a hold. The first call of watch starts to wait for the loss.
 type loss struct {
 	watching  sync.Once
 	reporting sync.Once

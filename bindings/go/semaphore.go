@@ -11,8 +11,6 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"sync/atomic"
-	"time"
 )
 
 // Semaphore has a limited number of leases, which programs acquire and release. Semaphore works like Curator's
@@ -104,18 +102,18 @@ func (s *Semaphore) Close() {
 }
 
 // Acquire waits until the caller holds the given number of leases, or until the context ends. Acquire acquires either all of
-// these leases or none.
-func (s *Semaphore) Acquire(ctx context.Context, quantity int) (*Leases, error) {
+// these leases or none, and a release of the hold releases all of them.
+func (s *Semaphore) Acquire(ctx context.Context, quantity int) (*Hold, error) {
 	return s.acquire(ctx, quantity, false)
 }
 
 // TryAcquire acquires leases if they are free now. If too few leases are free, the call fails with ErrTimeout. If no server answers
 // within one second, or before the deadline of the context, the call fails with ErrConnection.
-func (s *Semaphore) TryAcquire(ctx context.Context, quantity int) (*Leases, error) {
+func (s *Semaphore) TryAcquire(ctx context.Context, quantity int) (*Hold, error) {
 	return s.acquire(ctx, quantity, true)
 }
 
-func (s *Semaphore) acquire(ctx context.Context, quantity int, tryOnce bool) (*Leases, error) {
+func (s *Semaphore) acquire(ctx context.Context, quantity int, tryOnce bool) (*Hold, error) {
 	defer runtime.KeepAlive(s)
 	count, err := int32Of("quantity", quantity)
 	if err != nil {
@@ -127,17 +125,7 @@ func (s *Semaphore) acquire(ctx context.Context, quantity int, tryOnce bool) (*L
 	if err != nil {
 		return nil, err
 	}
-	defer acquiring.free()
-	var leases *C.zkl_leases
-	if err := call(func() C.zkl_status { return C.zkl_op_leases(acquiring.op, &leases) }); err != nil {
-		return nil, err
-	}
-	// If the leases were lost meanwhile, Release reports the loss.
-	var token C.int64_t
-	changing <- struct{}{}
-	C.zkl_leases_fencing_token(leases, &token)
-	<-changing
-	return &Leases{semaphore: s, leases: leases, token: int64(token)}, nil
+	return newHold(acquiring, s.Path(), nil, 0)
 }
 
 // SetData sets the data of the nodes that later acquires create. By default, the data is the address of this host.
@@ -169,95 +157,6 @@ func (s *Semaphore) Participants(ctx context.Context) ([]Participant, error) {
 func (s *Semaphore) Waiting() ([]Wait, error) {
 	defer runtime.KeepAlive(s)
 	return waitingOf(func(handle C.uintptr_t) C.zkl_status { return C.zklock_go_semaphore_waiting(s.handle(), handle) })
-}
-
-// Leases are the leases of one acquire. Any goroutine may use them. After a release, every further release fails with ErrNotOwner.
-type Leases struct {
-	semaphore *Semaphore
-	leases    *C.zkl_leases
-	token     int64
-	released  atomic.Bool
-	loss      loss
-}
-
-// Release releases all of these leases, and waits for at most the session timeout for the servers to confirm the release. The
-// release takes effect at once, even if Release returns an error.
-func (l *Leases) Release() error {
-	return l.ReleaseContext(context.Background())
-}
-
-// ReleaseContext releases all of these leases, and waits for the servers until the context ends.
-func (l *Leases) ReleaseContext(ctx context.Context) error {
-	if l == nil || l.semaphore == nil {
-		return notAcquired("Leases")
-	}
-	if !l.released.CompareAndSwap(false, true) {
-		return alreadyReleased(l.semaphore.Path())
-	}
-	err := release(ctx, l.semaphore.Path(), func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_leases_release_start(l.leases, out)
-	})
-	l.loss.released(err)
-	return err
-}
-
-// Semaphore returns the semaphore of the leases.
-func (l *Leases) Semaphore() *Semaphore {
-	return orZero(l).semaphore
-}
-
-// IsHeld reports whether all of these leases are certainly safe at this moment.
-func (l *Leases) IsHeld() bool {
-	l = orZero(l)
-	return !l.released.Load() && C.zkl_leases_is_held(l.leases) == 1
-}
-
-// State returns the state of the leases.
-func (l *Leases) State() LockState {
-	l = orZero(l)
-	if l.released.Load() {
-		return LockFree
-	}
-	return lockState(C.zkl_leases_state(l.leases))
-}
-
-// FencingToken returns the fencing token of the leases. The token grows with every acquire of the semaphore. Several owners can
-// hold leases at the same time, so the tokens only show the order of the acquires. Unlike the tokens of a mutex, these tokens are
-// not for a store that refuses smaller tokens: the store would refuse the writes of valid holders. If a store must refuse late
-// writes, use a mutex for each slot. If the leases were lost during the acquire, the token is 0.
-func (l *Leases) FencingToken() int64 {
-	return orZero(l).token
-}
-
-// Remaining returns the time for which the leases stay safe even if no server answers, or 0 if they are not safe.
-func (l *Leases) Remaining() time.Duration {
-	l = orZero(l)
-	var left C.int64_t
-	if C.zkl_leases_remaining_ms(l.leases, &left) != C.ZKL_OK {
-		return 0
-	}
-	return time.Duration(left) * time.Millisecond
-}
-
-// Lost returns a channel that is closed as soon as the leases are no longer safe. The channel stays closed even if the leases become
-// safe again. A release does not close the channel.
-func (l *Leases) Lost() <-chan struct{} {
-	l = orZero(l)
-	l.watch()
-	return l.loss.lost
-}
-
-func (l *Leases) watch() {
-	l.loss.watch(&l.released, func(out **C.zkl_op) C.zkl_status { return C.zkl_leases_wait_lost_start(l.leases, out) })
-}
-
-// Context returns a context that ends as soon as the leases are no longer safe, or when the leases are released. If the leases
-// are no longer safe, context.Cause returns ErrLost. If the leases were released, context.Cause returns ErrNotOwner. If the
-// channel of Lost is closed, the context has already ended. The program should call the cancel function after its work.
-func (l *Leases) Context(parent context.Context) (context.Context, context.CancelFunc) {
-	l = orZero(l)
-	l.watch()
-	return l.loss.context(parent, &l.released, l.IsHeld)
 }
 
 // int32Of converts a number to the type of the library.

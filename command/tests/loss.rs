@@ -215,7 +215,7 @@ fn etcd_10117_a_killed_call_frees_the_lock_within_the_session_timeout() {
     call.wait_for_tree(1);
     call.signal(libc::SIGKILL);
     call.wait();
-    let since = std::time::Instant::now();
+    let since = Instant::now();
     wait_for_queue(&mut raw, &path, 0);
     assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
 }
@@ -263,7 +263,7 @@ fn a_signal_ends_the_wait_for_a_release_that_no_server_confirms() {
     proxy.black_hole(true);
     fs::write(&done, "").unwrap();
     wait_until(TEST_TIMEOUT, || call.tree().is_empty());
-    let since = std::time::Instant::now();
+    let since = Instant::now();
     wait_until(TEST_TIMEOUT, || {
         call.signal(libc::SIGTERM);
         process(call.pid()).is_none()

@@ -30,7 +30,7 @@ int main(int argc, char **argv)
     }
     zkl_client *client;
     zkl_semaphore *pool;
-    zkl_leases *lease;
+    zkl_hold *lease;
     check("zkl_client_new", zkl_client_new(argv[1], NULL, &client));
     check("zkl_semaphore_new", zkl_semaphore_new(client, argv[2], 3, &pool));
 
@@ -40,7 +40,7 @@ int main(int argc, char **argv)
     } else {
         check("zkl_semaphore_acquire_timeout", status);
         use();
-        check("zkl_leases_release", zkl_leases_release(lease));
+        check("zkl_hold_release", zkl_hold_release(lease));
         printf("returned\n");
     }
 

@@ -24,7 +24,7 @@ try {
     zkl::client client(argv[1]);
     zkl::semaphore pool(client, argv[2], 3);
 
-    std::optional<zkl::leases> lease = pool.try_acquire_for(std::chrono::seconds(std::stol(argv[3])));
+    std::optional<zkl::hold> lease = pool.try_acquire_for(std::chrono::seconds(std::stol(argv[3])));
     if (!lease) {
         std::cout << "full\n";
         return 0;

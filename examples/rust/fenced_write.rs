@@ -33,13 +33,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let client = Client::connect(servers, &Config::new())?;
     let lock = client.mutex(path)?;
-    let guard = lock.guard(Some(Duration::from_secs(30)))?;
-    let token = guard.fencing_token()?;
+    let hold = lock.hold(Some(Duration::from_secs(30)))?;
+    let token = hold.token();
     println!("holds with token {token}");
     for value in io::stdin().lines() {
         println!("{}", if store(file, token, &value?)? { "written" } else { "refused" });
     }
-    match guard.release() {
+    match hold.release() {
         Ok(()) => println!("released"),
         Err(error) if error.status() == Status::Lost => println!("lost"),
         Err(error) => return Err(error.into()),

@@ -13,14 +13,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::connect(servers, &Config::new())?;
     let lock = client.mutex(path)?;
     loop {
-        let guard = lock.guard(None)?; // also waits while no server answers
+        let hold = lock.hold(None)?; // also waits while no server answers
         println!("{name} leads");
-        while !guard.wait_lost(Some(Duration::from_millis(200)))? {
+        while !hold.wait_lost(Some(Duration::from_millis(200)))? {
             println!("{name} works"); // a step must be short compared with the session timeout
         }
         println!("{name} stops");
         // The hold has ended, even if no server can confirm this.
-        match guard.release() {
+        match hold.release() {
             Err(error) if !matches!(error.status(), Status::Lost | Status::Connection) => return Err(error.into()),
             _ => {}
         }

@@ -30,10 +30,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let accounts = [client.mutex(&format!("/accounts/{from}"))?, client.mutex(&format!("/accounts/{to}"))?];
     let both = Lock::multi(&[&accounts[0], &accounts[1]])?;
     // Acquires both locks within the deadline, or none.
-    match both.guard(Some(Duration::from_secs(seconds.parse()?))) {
-        Ok(guard) => {
+    match both.hold(Some(Duration::from_secs(seconds.parse()?))) {
+        Ok(hold) => {
             println!("{}", transfer(from, to, amount.parse()?)?);
-            guard.release()?;
+            hold.release()?;
         }
         Err(error) if error.status() == Status::Timeout => println!("not in time"),
         Err(error) => return Err(error.into()),

@@ -20,10 +20,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let client = Client::connect(servers, &Config::new())?;
     let lock = client.mutex(path)?;
-    match lock.guard(Some(Duration::ZERO)) {
-        Ok(guard) => {
+    match lock.hold(Some(Duration::ZERO)) {
+        Ok(hold) => {
             job()?;
-            guard.release()?; // fails with LOST if the lock was lost during the job
+            hold.release()?; // fails with LOST if the lock was lost during the job
             println!("done");
         }
         Err(error) if error.status() == Status::Timeout => println!("skipped: {error}"),

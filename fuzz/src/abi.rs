@@ -37,6 +37,7 @@ enum Kind {
     Buffer,
     Array,
     StructOut,
+    SizedStructOut,
     Count,
     Index,
     Int32,
@@ -179,6 +180,10 @@ fn call(input: &mut Unstructured<'_>, pool: &mut Pool, servers: &CStr) {
                 address
             }
             Kind::StructOut => address,
+            Kind::SizedStructOut => {
+                place[0] = input.index(257) as u64;
+                address
+            }
             // Before a struct, this argument is the size of the struct as the program knows it.
             Kind::Count if matches!(function.parameters.get(at + 1), Some((_, Kind::StructOut))) => {
                 input.index(257) as u64

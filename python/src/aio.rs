@@ -11,10 +11,8 @@ use pyo3::IntoPyObjectExt;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use zklock::internal::{
-    self, EventSource, ForkEpoch, hold_ids, read_options, semaphore_counted_nowait, set_event_notifier,
-};
-use zklock::{Acquiring, AcquiringLeases, Call, Config, Connecting, Listen, Owner, Result, Status, WaitLost};
+use zklock::internal::{self, EventSource, ForkEpoch, read_options, semaphore_counted_nowait, set_event_notifier};
+use zklock::{Acquiring, Call, Config, Connecting, Listen, Result, Status, WaitLost};
 use zklock_core::session::ConnectString;
 
 use crate::callback::{callable, collect_bound_calls};
@@ -223,7 +221,7 @@ impl CompletionQueue {
         lock: &TaskLock,
         #[pyo3(from_py_with = seconds::acquire_timeout)] timeout: AcquireTimeout,
     ) -> PyResult<Op> {
-        self.start_acquire(py, lock, timeout, AcquireResult::Hold(lock.lock.clone_ref(py), lock.owner))
+        self.start_acquire(py, lock, timeout, AcquireResult::Hold(lock.lock.clone_ref(py)))
     }
 
     /// Release a lock once. The result of the operation is None. The release takes effect at once. The operation ends when
@@ -436,7 +434,7 @@ enum AcquireResult {
     /// True. After a timeout, the operation raises an exception.
     True(Py<Lock>),
     /// A Hold of the owner. After a timeout, the operation raises an exception.
-    Hold(Py<Lock>, Owner),
+    Hold(Py<Lock>),
 }
 
 impl PendingOp for AcquireOp {
@@ -452,16 +450,14 @@ impl PendingOp for AcquireOp {
         match (self.acquiring.wait_for(Duration::ZERO), &self.result) {
             (Some(Err(error)), AcquireResult::Bool(_)) if error.status() == Status::Timeout => false.into_py_any(py),
             (acquired, result) => {
-                into_result(py, acquired)?;
+                let hold = into_result(py, acquired)?;
                 match result {
                     AcquireResult::Bool(lock) | AcquireResult::True(lock) => {
                         Lock::keep(lock.bind(py));
+                        hold.leave_to_owner();
                         true.into_py_any(py)
                     }
-                    AcquireResult::Hold(lock, owner) => {
-                        let ids = hold_ids(&self.acquiring).or_raise(py)?;
-                        Hold::of_acquired(lock.bind(py), *owner, ids)?.into_py_any(py)
-                    }
+                    AcquireResult::Hold(lock) => Hold::of_acquired(lock.bind(py), hold)?.into_py_any(py),
                 }
             }
         }
@@ -469,13 +465,13 @@ impl PendingOp for AcquireOp {
 
     fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         match &self.result {
-            AcquireResult::Bool(lock) | AcquireResult::True(lock) | AcquireResult::Hold(lock, _) => visit.call(lock),
+            AcquireResult::Bool(lock) | AcquireResult::True(lock) | AcquireResult::Hold(lock) => visit.call(lock),
         }
     }
 }
 
 struct AcquireLeasesOp {
-    acquiring: AcquiringLeases,
+    acquiring: Acquiring,
     semaphore: Py<Semaphore>,
 }
 

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use zklock::internal::{HoldIds, held_parts, hold_view, release_flags, start_release_of};
-use zklock::{Call, Error, LockState, Owner, Status, WaitLost};
-use zklock_core::engine::{HoldId, HoldView};
+use zklock::internal::{check_exists, is_released, release_flags};
+use zklock::{Call, LockState, WaitLost};
 
+use crate::detached_drop::DetachedDrop;
 use crate::display::member_name;
 use crate::errors::{EndedItem, OrRaise, end_block, status_word};
 use crate::greenlet::WaitTarget;
@@ -32,157 +32,87 @@ use crate::wait::{wait, wait_lost};
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct Hold {
     lock: Py<Lock>,
-    owner: Owner,
-    token: i64,
-    pass: u32,
-    /// Identifies the hold on each member lock, or on the lock. The owner may have released a member lock through its
-    /// lock object, and may have acquired it again.
-    ids: HoldIds,
-    /// True after this object has released the hold.
-    is_released: AtomicBool,
+    core: DetachedDrop<zklock::Hold>,
     /// For each member lock, or for the lock, whether the program has released the hold, for example through the lock
     /// object. The flags need no lock, so a forked child can read them.
     release_flags: Vec<Arc<AtomicBool>>,
 }
 
+/// The result of ``Lock.try_hold()``.
+#[derive(IntoPyObject)]
+pub(crate) enum TryHold {
+    Held(Hold),
+    Busy(Busy),
+}
+
+/// The result of ``Lock.try_hold()`` if the lock is busy. The object is false, and stands for None in a ``with`` block.
+#[pyclass(frozen, name = "_Busy", module = "zklock")]
+pub(crate) struct Busy;
+
+#[pymethods]
+impl Busy {
+    fn __bool__(&self) -> bool {
+        false
+    }
+
+    /// Return None.
+    const fn __enter__(&self) {}
+
+    /// Do nothing.
+    fn __exit__(&self, exc_type: &Bound<'_, PyAny>, exc_value: &Bound<'_, PyAny>, traceback: &Bound<'_, PyAny>) {
+        let _ = (exc_type, exc_value, traceback);
+    }
+
+    fn __repr__(&self) -> &'static str {
+        "<zklock: the lock is busy>"
+    }
+}
+
 impl Hold {
-    pub(crate) fn acquire(lock: &Bound<'_, Lock>, timeout: Option<Seconds>) -> PyResult<Self> {
+    pub(crate) fn acquire(lock: &Bound<'_, Lock>, timeout: Option<Seconds>) -> PyResult<zklock::Result<Self>> {
         let py = lock.py();
         let tracker = current_hold_tracker(py)?;
         let owner = tracker.get().owner();
-        let ids = lock.get().acquire_and_wait(py, owner, timeout)?.or_raise(py)?;
-        lock.get().set_latest_owner(tracker.get().owner(), tracker.get().who());
-        Self::of_acquired(lock, owner, ids)
+        match lock.get().acquire_and_wait(py, owner, timeout)? {
+            Err(error) => Ok(Err(error)),
+            Ok(hold) => {
+                lock.get().set_latest_owner(owner, tracker.get().who());
+                Self::of_acquired(lock, hold).map(Ok)
+            }
+        }
     }
 
     /// Makes a Hold for an owner that has just acquired the lock.
-    pub(crate) fn of_acquired(lock: &Bound<'_, Lock>, owner: Owner, ids: HoldIds) -> PyResult<Self> {
-        let py = lock.py();
-        let HoldId { token, fencing_pass } =
-            ids.smallest().ok_or_else(|| Error::from(Status::Internal)).or_raise(py)?;
-        let (is_released, no_flags) = (AtomicBool::new(false), Vec::new());
-        let lock = lock.clone().unbind();
-        let mut hold = Self { lock, owner, token, pass: fencing_pass, ids, is_released, release_flags: no_flags };
-        // The lock may have been lost since the acquire.
-        let found = release_flags(hold.core(), &hold.ids);
-        if let Err(error) = found.and_then(|flags| {
-            hold.release_flags = flags;
-            hold.check()
-        }) {
-            let _ = py.detach(|| hold.start_release_of(false));
-            hold.is_released.store(true, Ordering::Release);
-            return Err(error).or_raise(py);
-        }
-        Ok(hold)
-    }
-
-    fn core(&self) -> &zklock::Lock {
-        &self.lock.get().core
-    }
-
-    /// Returns the state of this hold, or FREE if a part of the hold was released.
-    fn current_state(&self) -> zklock::Result<LockState> {
-        Ok(self.view()?.map_or(LockState::Free, |view| view.state))
-    }
-
-    /// Returns this hold, or `None` if a part of the hold was released.
-    fn view(&self) -> zklock::Result<Option<HoldView>> {
-        let view = hold_view(self.core(), &self.ids)?;
-        Ok(view.filter(|_| !self.is_released.load(Ordering::Acquire)))
+    pub(crate) fn of_acquired(lock: &Bound<'_, Lock>, hold: zklock::Hold) -> PyResult<Self> {
+        let (py, core) = (lock.py(), DetachedDrop::new(hold));
+        // The lock may have been lost since the acquire. The hold is then released here.
+        let release_flags = check_exists(&core).and_then(|()| release_flags(&core)).or_raise(py)?;
+        Ok(Self { lock: lock.clone().unbind(), core, release_flags })
     }
 
     /// Returns whether the program has released the hold or a part of it. The method also works after the client is
     /// closed, and in a forked child.
     fn was_released(&self) -> bool {
-        let mut flags = std::iter::once(&self.is_released).chain(self.release_flags.iter().map(Arc::as_ref));
-        flags.any(|flag| flag.load(Ordering::Acquire))
-    }
-
-    fn released_error(&self) -> Error {
-        Error::new(Status::NotOwner, format!("{}: this hold was already released", self.core().path()))
-    }
-
-    /// Returns true if every lock of the hold is already released. If the owner has released only some of a multi-lock's member locks,
-    /// the multi-lock's hold is not over.
-    fn is_over(&self) -> bool {
-        self.is_released.load(Ordering::Acquire)
-            || held_parts(self.core(), &self.ids).is_ok_and(|parts| parts.into_iter().all(|is_held| !is_held))
-    }
-
-    /// Fails with NOT_OWNER if the hold was released, and with LOST if it was lost.
-    fn check(&self) -> zklock::Result<()> {
-        match self.current_state()? {
-            LockState::Free => Err(self.released_error()),
-            LockState::Lost => self.core().fencing_token_as(self.owner).map(drop),
-            _ => Ok(()),
-        }
+        is_released(&self.core) || self.release_flags.iter().any(|flag| flag.load(Ordering::Acquire))
     }
 
     pub(crate) fn start_wait_lost(&self) -> zklock::Result<WaitLost> {
-        match self.current_state()? {
-            LockState::Free => Err(self.released_error()),
-            _ => self.core().start_wait_lost(self.owner),
-        }
+        self.core.start_wait_lost()
     }
 
     /// Starts a release. The call ends when the server has confirmed the release.
     pub(crate) fn start_release(&self, py: Python<'_>) -> zklock::Result<Call<()>> {
-        self.begin_release()?;
-        let release = self.start_release_of(true);
+        let release = self.core.start_release(true);
         Lock::drop_if_free(self.lock.bind(py));
-        if let Err(error) = &release {
-            self.end_release(&Err(error.clone()));
-        }
         release
-    }
-
-    fn start_release_of(&self, confirmed: bool) -> zklock::Result<Call<()>> {
-        start_release_of(self.core(), &self.ids, confirmed)
     }
 
     /// Waits until the server has confirmed the release.
     fn release_confirmed(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
-        self.release_and_wait(py, || wait(py, WaitTarget::Release, || self.start_release_of(true), drop))
-    }
-
-    /// Calls `release` if the hold is not over, and otherwise returns an error.
-    fn release_and_wait(
-        &self,
-        py: Python<'_>,
-        release: impl FnOnce() -> PyResult<zklock::Result<()>>,
-    ) -> PyResult<zklock::Result<()>> {
-        if let Err(error) = self.begin_release() {
-            return Ok(Err(error));
-        }
-        let released = release();
+        let core: &zklock::Hold = &self.core;
+        let released = wait(py, WaitTarget::Release, || core.start_release(true), drop);
         Lock::drop_if_free(self.lock.bind(py));
-        match &released {
-            Ok(result) => self.end_release(result),
-            // The release did not start, or an exception interrupted the wait for the confirmation.
-            Err(_) => self.update_is_released(),
-        }
         released
-    }
-
-    /// Marks the hold as released. Fails with NOT_OWNER if the hold is already over.
-    fn begin_release(&self) -> zklock::Result<()> {
-        let is_over = self.is_over();
-        // If several threads release the hold at the same time, only one thread succeeds.
-        if self.is_released.swap(true, Ordering::AcqRel) || is_over { Err(self.released_error()) } else { Ok(()) }
-    }
-
-    /// Removes the mark of `begin_release` if `released` says that the release was refused.
-    fn end_release(&self, released: &zklock::Result<()>) {
-        if let Err(error) = released
-            && matches!(error.status(), Status::Closed | Status::Forked)
-        {
-            self.update_is_released();
-        }
-    }
-
-    fn update_is_released(&self) {
-        self.is_released.store(false, Ordering::Release);
-        self.is_released.store(self.is_over(), Ordering::Release);
     }
 }
 
@@ -205,8 +135,10 @@ impl Hold {
     ///
     /// The method raises NotOwner and LockLost in the same cases as ``release()``.
     fn release_nowait(&self, py: Python<'_>) -> PyResult<()> {
-        let release = || self.start_release_of(false)?.wait();
-        self.release_and_wait(py, || Ok(py.detach(release)))?.or_raise(py)
+        let core: &zklock::Hold = &self.core;
+        let released = py.detach(|| core.release_nowait());
+        Lock::drop_if_free(self.lock.bind(py));
+        released.or_raise(py)
     }
 
     /// The lock to which this hold belongs.
@@ -226,7 +158,7 @@ impl Hold {
     /// lock. The token of a Hold does not change after a loss or a release.
     #[getter]
     fn token(&self) -> i64 {
-        self.token
+        self.core.token()
     }
 
     /// The number of local hand-overs under the hold's fencing token before the hold began; see
@@ -234,35 +166,35 @@ impl Hold {
     /// two writes have the same token, a store must also compare the values of ``fencing_pass``.
     #[getter]
     fn fencing_pass(&self) -> u32 {
-        self.pass
+        self.core.fencing_pass()
     }
 
     /// The state of this hold, a LockState. After a release, the state is FREE. For a multi-lock, the state is FREE after the
     /// release of any one member lock. Does not block.
     #[getter]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        lock_state(py, self.current_state().or_raise(py)?)
+        lock_state(py, self.core.state().or_raise(py)?)
     }
 
     /// The number of seconds for which this hold stays safe even if no server answers. If the hold is not safe,
     /// ``remaining`` is zero. Does not block.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
-        Ok(self.view().or_raise(py)?.map_or(0.0, |view| view.remaining.as_secs_f64()))
+        Ok(self.core.remaining().or_raise(py)?.as_secs_f64())
     }
 
     /// Whether this hold is safe at this moment. The property is False after the hold is released or lost, and after the client is
     /// closed. Does not block.
     #[getter]
     fn is_held(&self) -> bool {
-        matches!(self.current_state(), Ok(LockState::Held | LockState::Suspended))
+        self.core.is_held().unwrap_or(false)
     }
 
     /// Whether this hold is unsafe and the program has not yet released it. ``is_lost`` is True if the state of the hold is UNCERTAIN
     /// or LOST, or if the client was closed during the hold. Does not block.
     #[getter]
     fn is_lost(&self) -> bool {
-        match self.current_state() {
+        match self.core.state() {
             Ok(state) => matches!(state, LockState::Uncertain | LockState::Lost),
             Err(_) => !self.was_released(),
         }
@@ -286,9 +218,15 @@ impl Hold {
         wait_lost(py, timeout, || self.start_wait_lost())
     }
 
+    /// Raise LockLost if this hold is not safe at this moment, and NotOwner if the hold was released. Call ``check()`` between the
+    /// steps of the work. Does not block.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.core.check().or_raise(py)
+    }
+
     /// Return this Hold. Raises NotOwner if the hold was already released, and LockLost if the hold was lost.
     fn __enter__<'py>(this: PyRef<'py, Self>, py: Python<'py>) -> PyResult<PyRef<'py, Self>> {
-        this.check().or_raise(py)?;
+        check_exists(&this.core).or_raise(py)?;
         Ok(this)
     }
 
@@ -318,20 +256,20 @@ impl Hold {
     /// Whether ``release()`` or ``release_nowait()`` of this Hold has released the lock.
     #[getter]
     fn _is_released(&self) -> bool {
-        self.is_released.load(Ordering::Acquire)
+        is_released(&self.core)
     }
 
     /// Raise NotOwner if the hold was released, and LockLost if it was lost.
     fn _check(&self, py: Python<'_>) -> PyResult<()> {
-        self.check().or_raise(py)
+        check_exists(&self.core).or_raise(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let state = match self.current_state() {
+        let state = match self.core.state() {
             Err(error) => status_word(error.status()).to_owned(),
             Ok(state) => member_name(&lock_state(py, state)?)?,
         };
-        Ok(format!("<zklock.Hold {} {state} token={}>", self.lock.get().quoted(py)?, self.token))
+        Ok(format!("<zklock.Hold {} {state} token={}>", self.lock.get().quoted(py)?, self.core.token()))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -341,20 +279,16 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if *self.is_released.get_mut() {
-            return;
-        }
-        let state = self.current_state();
-        if state.is_err() || self.is_over() {
-            return;
-        }
-        Python::try_attach(|py| {
-            let _ = py.detach(|| self.start_release_of(false));
-            if is_released_with_object(&state) || state == Ok(LockState::Free) {
+        let state = self.core.state();
+        // A hold of a multi-lock is FREE if some of its member locks were released.
+        let is_partly_held =
+            state == Ok(LockState::Free) && !self.release_flags.iter().all(|flag| flag.load(Ordering::Acquire));
+        if !is_released(&self.core) && (is_released_with_object(&state) || is_partly_held) {
+            Python::try_attach(|py| {
                 let why = "the lock was released because its Hold was garbage-collected";
                 let hint = "use a with or async with block, or keep the Hold and call release()";
                 warn(py, || Ok(format!("{}: {why}: {hint}", self.lock.get().quoted(py)?)));
-            }
-        });
+            });
+        }
     }
 }

@@ -66,6 +66,8 @@ mod _zklock {
     #[pymodule_export]
     use super::event::Listener;
     #[pymodule_export]
+    use super::hold::Busy;
+    #[pymodule_export]
     use super::hold::Hold;
     #[pymodule_export]
     use super::lock::Lock;

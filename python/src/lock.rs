@@ -16,7 +16,7 @@ use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
-use zklock::internal::{HoldIds, refuse_in_callback, start_release_of};
+use zklock::internal::refuse_in_callback;
 use zklock::{Error, Listen, LockState, Owner, Status};
 
 use crate::callback::RevocationCallback;
@@ -225,7 +225,7 @@ impl Lock {
         py: Python<'_>,
         owner: Owner,
         timeout: Option<Seconds>,
-    ) -> PyResult<zklock::Result<HoldIds>> {
+    ) -> PyResult<zklock::Result<zklock::Hold>> {
         log::sync_level(py)?;
         let lock: &zklock::Lock = &self.core;
         let limit = timeout.and_then(Seconds::limit);
@@ -233,9 +233,7 @@ impl Lock {
             refuse_in_callback(limit)?;
             lock.start_acquire(owner, limit)
         };
-        wait(py, WaitTarget::within(limit), start, |ids| {
-            let _ = start_release_of(lock, &ids, false);
-        })
+        wait(py, WaitTarget::within(limit), start, drop)
     }
 
     /// Records the thread or greenlet that has acquired the lock.

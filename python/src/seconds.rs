@@ -16,6 +16,8 @@ use crate::errors::{wrong_type, wrong_value};
 pub(crate) struct Seconds(Duration);
 
 impl Seconds {
+    pub(crate) const ZERO: Self = Self(Duration::ZERO);
+
     /// Returns the time limit for a wait, or `None` for no limit.
     pub(crate) fn limit(self) -> Option<Duration> {
         (self.0 < Duration::MAX).then_some(self.0)

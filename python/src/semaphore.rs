@@ -4,8 +4,8 @@
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use zklock::internal::refuse_in_callback;
-use zklock::{Listen, Status};
+use zklock::internal::{check_exists, is_released, refuse_in_callback};
+use zklock::{Listen, LockState, Status};
 
 use crate::callback::{RevocationCallback, start_thread};
 use crate::detached_drop::DetachedDrop;
@@ -173,19 +173,19 @@ impl Semaphore {
 /// child process.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct Leases {
-    pub(crate) core: DetachedDrop<zklock::Leases>,
+    pub(crate) core: DetachedDrop<zklock::Hold>,
     /// This reference keeps the semaphore alive, because revocation requests for these leases go to the semaphore's callback.
     semaphore: Py<Semaphore>,
     listeners: Listeners,
 }
 
 impl Leases {
-    pub(crate) fn new(leases: zklock::Leases, semaphore: Py<Semaphore>) -> Self {
+    pub(crate) fn new(leases: zklock::Hold, semaphore: Py<Semaphore>) -> Self {
         Self { core: DetachedDrop::new(leases), semaphore, listeners: Listeners::default() }
     }
 
     fn release_and_wait(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
-        let leases: &zklock::Leases = &self.core;
+        let leases: &zklock::Hold = &self.core;
         wait(py, WaitTarget::Release, || leases.start_release(true), drop)
     }
 }
@@ -235,7 +235,7 @@ impl Leases {
     ///
     /// The method raises NotOwner and LockLost in the same cases as ``release()``.
     fn release_nowait(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.core.start_release(false)?.wait()).or_raise(py)
+        py.detach(|| self.core.release_nowait()).or_raise(py)
     }
 
     /// The number of leases. A release does not change ``quantity``.
@@ -269,7 +269,29 @@ impl Leases {
     /// Does not block. Raises NotOwner if the leases were released, and LockLost if the leases were lost.
     #[getter]
     fn fencing_token(&self, py: Python<'_>) -> PyResult<i64> {
-        self.core.fencing_token().or_raise(py)
+        self._check(py)?;
+        Ok(self.core.token())
+    }
+
+    /// The fencing token of the leases, which does not change after a loss or a release. See ``fencing_token``. Does not block.
+    #[getter]
+    fn token(&self) -> i64 {
+        self.core.token()
+    }
+
+    /// Whether the leases are unsafe and the program has not yet released them. ``is_lost`` is True if the state of the leases is
+    /// UNCERTAIN or LOST, or if the client was closed before the release. Does not block.
+    #[getter]
+    fn is_lost(&self) -> bool {
+        match self.core.state() {
+            Ok(state) => matches!(state, LockState::Uncertain | LockState::Lost),
+            Err(_) => !is_released(&self.core),
+        }
+    }
+
+    /// Raise LockLost if the leases are not safe at this moment, and NotOwner if they were released. Does not block.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.core.check().or_raise(py)
     }
 
     /// The paths of the leases' nodes, without the client's chroot. Does not block. Raises the same errors as ``fencing_token``.
@@ -289,7 +311,7 @@ impl Leases {
         py: Python<'_>,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
     ) -> PyResult<bool> {
-        let leases: &zklock::Leases = &self.core;
+        let leases: &zklock::Hold = &self.core;
         wait_lost(py, timeout, || leases.start_wait_lost())
     }
 
@@ -337,7 +359,7 @@ impl Leases {
 
     /// Raise NotOwner if the leases were released, and LockLost if the leases were lost.
     fn _check(&self, py: Python<'_>) -> PyResult<()> {
-        self.fencing_token(py).map(drop)
+        check_exists(&self.core).or_raise(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
@@ -347,7 +369,8 @@ impl Leases {
             Err(error) => Ok(format!("<zklock.Leases {path} quantity={quantity} {}>", status_word(error.status()))),
             Ok(state) => {
                 let state = member_name(&lock_state(py, state)?)?;
-                let token = self.core.fencing_token().map(|token| format!(" token={token}")).unwrap_or_default();
+                let token =
+                    check_exists(&self.core).map(|()| format!(" token={}", self.core.token())).unwrap_or_default();
                 Ok(format!("<zklock.Leases {path} quantity={quantity} {state}{token}>"))
             }
         }

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use zklock::internal::{HoldIds, hold_ids, refuse_in_callback};
-use zklock::{Acquiring, AcquiringLeases, Call, Connecting, Leases, Result, Status, WaitLost};
+use zklock::internal::refuse_in_callback;
+use zklock::{Acquiring, Call, Connecting, Hold, Result, Status, WaitLost};
 
 use crate::errors::{OrRaise, is_library_error};
 use crate::greenlet::{GreenletWait, Hub, WaitTarget};
@@ -54,19 +54,7 @@ macro_rules! impl_waitable {
     )+};
 }
 
-impl_waitable! { AcquiringLeases => Leases, Connecting => zklock::Client }
-
-impl Waitable for Acquiring {
-    type Answer = HoldIds;
-
-    fn wait_for(&self, slice: Duration) -> Option<Result<HoldIds>> {
-        self.wait_for(slice).map(|acquired| acquired.and_then(|()| hold_ids(self)))
-    }
-
-    fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.on_done(hook)
-    }
-}
+impl_waitable! { Acquiring => Hold, Connecting => zklock::Client }
 
 impl<T: Send> Waitable for Call<T> {
     type Answer = T;

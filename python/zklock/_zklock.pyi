@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, TypeVar, final, overload
+from typing import Any, Generic, Literal, TypeVar, final, overload
 
 from typing_extensions import Self, disjoint_base
 
@@ -29,6 +29,7 @@ __all__ = [
     "StandaloneServer",
     "Waiting",
     "WriteLock",
+    "_Busy",
     "_CompletionQueue",
     "_Op",
     "_Settings",
@@ -367,6 +368,18 @@ class Lock:
         ``timeout`` has the same meaning as for ``acquire()``. Raises LockTimeout if the timeout passes. The other
         errors are the same as for ``acquire()``.
         """
+    def try_hold(self) -> Hold | _Busy:
+        """Acquire the lock if it is free, and return a Hold. If another participant holds the lock or waits for it,
+        return an object that is false. In a ``with`` block, this object stands for None, so the block runs in both
+        cases::
+
+            with lock.try_hold() as hold:
+                if hold:
+                    store.write(value, fence=hold.token)
+
+        The call blocks for at most one second. It raises ConnectionLost if no server answers within this second. The
+        other errors are the same as for ``acquire()``.
+        """
     def release(self) -> None:
         """Release the lock once for the calling thread. The last release of a hold waits until the server has confirmed
         the removal of the node. The call does not wait if it passes the lock to another thread of this process; see
@@ -700,6 +713,10 @@ class Hold:
         """Whether this hold is unsafe and the program has not yet released it. ``is_lost`` is True if the state of the
         hold is UNCERTAIN or LOST, or if the client was closed during the hold. Does not block.
         """
+    def check(self) -> None:
+        """Raise LockLost if this hold is not safe at this moment, and NotOwner if the hold was released. Call
+        ``check()`` between the steps of the work. Does not block.
+        """
     @property
     def _is_released(self) -> bool:
         """Whether ``release()`` or ``release_nowait()`` of this Hold has released the lock."""
@@ -805,6 +822,20 @@ class Semaphore:
         """The semaphore's path, without the client's chroot."""
 
 @final
+class _Busy:
+    """The result of ``Lock.try_hold()`` if the lock is busy. The object is false, and stands for None in a ``with``
+    block.
+    """
+
+    def __bool__(self) -> Literal[False]: ...
+    def __enter__(self) -> None:
+        """Return None."""
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        """Do nothing."""
+
+@final
 class Leases:
     """Leases of a semaphore. ``Semaphore.acquire()`` returns a Leases object.
 
@@ -864,6 +895,20 @@ class Leases:
         store that compares tokens can refuse writers that have lost their leases.
 
         Does not block. Raises NotOwner if the leases were released, and LockLost if the leases were lost.
+        """
+    @property
+    def token(self) -> int:
+        """The fencing token of the leases, which does not change after a loss or a release. See ``fencing_token``. Does
+        not block.
+        """
+    @property
+    def is_lost(self) -> bool:
+        """Whether the leases are unsafe and the program has not yet released them. ``is_lost`` is True if the state of
+        the leases is UNCERTAIN or LOST, or if the client was closed before the release. Does not block.
+        """
+    def check(self) -> None:
+        """Raise LockLost if the leases are not safe at this moment, and NotOwner if they were released. Does not
+        block.
         """
     @property
     def node_paths(self) -> list[str]:

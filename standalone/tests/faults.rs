@@ -165,7 +165,7 @@ fn end_of_a_delay_sends_what_it_has_held_back() {
     let acquiring = lock.start_acquire(Owner::task(1), Some(TEST_TIMEOUT)).unwrap();
     assert!(acquiring.wait_for(300 * MS).is_none());
     server.delay(session, Duration::ZERO).unwrap();
-    acquiring.wait().unwrap();
+    acquiring.wait().unwrap().leave_to_owner();
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn no_change_is_missed() {
                 released.push(token);
             }
         }
-        released.push(leases.fencing_token().unwrap());
+        released.push(leases.token());
         leases.release().unwrap();
     }
     wait_until(TEST_TIMEOUT, || recorder.events().len() > 80);
@@ -186,13 +186,13 @@ fn waiting_calls_in_a_callback_return_deadlock() {
         }
         let task = Owner::task(1);
         let _ = sender.send(lock.acquire(Some(SECOND)));
-        let _ = sender.send(lock.guard(None).map(drop));
-        let _ = sender.send(lock.start_acquire(task, None).and_then(zklock::Acquiring::wait));
+        let _ = sender.send(lock.hold(None).map(drop));
+        let _ = sender.send(lock.start_acquire(task, None).and_then(zklock::Acquiring::wait).map(drop));
         // A handler may check an operation without waiting, and may wait for an acquire with the time limit 0.
         let started = lock.start_acquire(task, Some(SECOND)).unwrap();
         assert!(started.wait_for(Duration::ZERO).is_none());
-        let _ = sender.send(started.wait_for(MS).unwrap());
-        let _ = sender.send(lock.start_acquire(task, Some(Duration::ZERO)).and_then(zklock::Acquiring::wait));
+        let _ = sender.send(started.wait_for(MS).unwrap().map(drop));
+        let _ = sender.send(lock.start_acquire(task, Some(Duration::ZERO)).and_then(zklock::Acquiring::wait).map(drop));
         let _ = sender.send(lock.acquire(Some(Duration::ZERO)));
         panic!("a handler's panic is its own");
     });
@@ -215,7 +215,7 @@ fn polled_events_are_dispatched_by_the_program() {
     let client = Client::connect(&server.address(), &config).unwrap();
     assert!(client.event_fd().unwrap() >= 0);
     let lock = client.mutex(&path).unwrap();
-    drop(lock.guard(None).unwrap());
+    drop(lock.hold(None).unwrap());
     assert!(recorder.events().is_empty());
     assert_eq!(client.dispatch_events().unwrap(), 3);
     assert_eq!(client.dispatch_events().unwrap(), 0);
@@ -242,7 +242,7 @@ fn notifier_is_called_once_until_events_are_dispatched() {
     });
     let client = Client::connect(&server.address(), &config).unwrap();
     let lock = client.mutex(&path("rung")).unwrap();
-    drop(lock.guard(None).unwrap());
+    drop(lock.hold(None).unwrap());
     // The library calls the notifier once for all events that wait.
     assert_eq!((rings.load(Ordering::SeqCst), recorder.events().len()), (1, 0));
     let handlers = ready.recv_timeout(TEST_TIMEOUT).unwrap();

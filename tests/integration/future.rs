@@ -8,7 +8,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crate::common::{TEST_TIMEOUT, client, path, raw, status, wait_for_queue};
-use zklock::{Acquiring, Client, Config, Lock, Owner, Result, Status};
+use zklock::{Acquiring, Client, Config, Hold, Lock, Owner, Result, Status};
 use zklock_test_support::{Proxy, ZooKeeper, wait_until};
 
 /// A task that runs on the thread that created it. It counts how often it is woken.
@@ -57,7 +57,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     run(future).0
 }
 
-fn poll(acquiring: &mut Acquiring, task: &Arc<Task>) -> Poll<Result<()>> {
+fn poll(acquiring: &mut Acquiring, task: &Arc<Task>) -> Poll<Result<Hold>> {
     Pin::new(acquiring).poll(&mut Context::from_waker(&Waker::from(Arc::clone(task))))
 }
 
@@ -77,10 +77,10 @@ fn each_operation_resolves_as_its_wait_returns() {
         let client = Client::start_connect(&server.address(), &Config::new())?.await?;
         let lock = client.mutex(&path("each"))?;
         let owner = Owner::task(7);
-        lock.start_acquire(owner, Some(TEST_TIMEOUT))?.await?;
+        let hold = lock.start_acquire(owner, Some(TEST_TIMEOUT))?.await?;
         assert!(lock.is_held_as(owner)?);
         assert_eq!(lock.start_participants()?.await?.len(), 1);
-        lock.start_release(owner, true)?.await?;
+        hold.start_release(true)?.await?;
         assert!(lock.start_participants()?.await?.is_empty());
 
         let semaphore = client.semaphore(&path("leases"), 2)?;
@@ -108,7 +108,7 @@ fn several_steps_are_one_future() {
     let owner = Owner::task(7);
     let acquiring = multi.start_acquire(owner, Some(TEST_TIMEOUT)).unwrap();
     let (result, polls) = run(acquiring);
-    result.unwrap();
+    result.unwrap().leave_to_owner();
     assert!(polls <= 2, "{polls} polls");
     assert!(locks.iter().all(|lock| lock.is_held_as(owner).unwrap()));
     let (result, polls) = run(multi.start_release(owner, true).unwrap());
@@ -128,12 +128,13 @@ fn a_task_is_woken_when_the_lock_is_released_and_not_before() {
     assert_eq!(task.woken(), 0);
     held.release().unwrap();
     wait_until(TEST_TIMEOUT, || task.woken() == 1);
-    assert_eq!(poll(&mut acquiring, &task), Poll::Ready(Ok(())));
-    // The task has received the success, so dropping the future does not release the lock.
+    let hold = poll(&mut acquiring, &task).map(Result::unwrap);
+    // The task has received the hold, so dropping the future does not release it.
     drop(acquiring);
     assert!(wanted.is_held_as(owner).unwrap());
     assert_eq!(task.woken(), 1);
-    wanted.release_as(owner).unwrap();
+    drop(hold);
+    assert!(!wanted.is_held_as(owner).unwrap());
 }
 
 #[test]
@@ -158,7 +159,7 @@ fn the_task_of_the_latest_poll_is_woken() {
     assert_eq!(Arc::strong_count(&first), 1, "the first task is kept");
     held.release().unwrap();
     wait_until(TEST_TIMEOUT, || second.woken() == 1);
-    assert_eq!(poll(&mut acquiring, &second), Poll::Ready(Ok(())));
+    assert!(matches!(poll(&mut acquiring, &second), Poll::Ready(Ok(_))));
     assert_eq!(first.woken(), 0);
 }
 
@@ -208,7 +209,7 @@ fn tasks_of_one_thread_take_turns() {
         async move {
             let owner = Owner::task(task);
             for _ in 0..5 {
-                lock.start_acquire(owner, Some(TEST_TIMEOUT))?.await?;
+                lock.start_acquire(owner, Some(TEST_TIMEOUT))?.await?.leave_to_owner();
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two owners hold the lock");
                 // Other tasks can run here.
                 lock.start_participants()?.await?;

@@ -123,7 +123,7 @@ fn reentry_into_an_uncertain_hold_waits_until_it_is_resolved() {
     let client = client_with(&server.address(), 12 * SECOND);
     let lock = client.mutex(&path("re-entry")).unwrap();
     let task = Owner::task(7);
-    lock.start_acquire(task, None).unwrap().wait().unwrap();
+    lock.acquire_as(task, None).unwrap();
     server.pause();
     wait_until(TEST_TIMEOUT, || lock.state_as(task).unwrap() == LockState::Uncertain);
     assert_eq!(status(lock.start_acquire(task, Some(100 * MS)).unwrap().wait()), Status::Connection);
@@ -135,7 +135,7 @@ fn reentry_into_an_uncertain_hold_waits_until_it_is_resolved() {
         server.resume();
         release.join().unwrap().unwrap();
     });
-    again.wait().unwrap();
+    again.wait().unwrap().leave_to_owner();
     lock.release_as(task).unwrap();
 }
 

@@ -82,7 +82,7 @@ fn loss_listener_receives_only_losses() {
     let (leases, others) = (semaphore.acquire(2, None).unwrap(), semaphore.acquire(1, None).unwrap());
     let on_leases = leases.on_lost(of_leases.handler()).unwrap();
     let on_others = others.listen(Listen::All, of_others.handler()).unwrap();
-    let (token, tokens) = (lock.fencing_token().unwrap(), leases.fencing_token().unwrap());
+    let (token, tokens) = (lock.fencing_token().unwrap(), leases.token());
     others.release().unwrap();
     assert_eq!(status(others.listen(Listen::All, |_| {})), Status::NotOwner);
     assert_eq!(raw(&server).delete(&leases.node_paths().unwrap()[0]), 0);
@@ -615,15 +615,15 @@ fn a_multi_lock_of_two_clients_is_lost_with_one_of_its_locks() {
     for broken in 0..2 {
         let locks = clients.each_ref().map(|client| client.mutex(&path("part")).unwrap());
         let multi = zklock::Lock::multi(&[&locks[0], &locks[1]]).unwrap();
-        let guard = multi.owned_guard(None).unwrap();
-        let node = locks[broken].node_paths_as(guard.owner()).unwrap().remove(0);
+        let hold = multi.hold(None).unwrap();
+        let node = locks[broken].node_paths_as(hold.owner()).unwrap().remove(0);
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| guard.wait_lost(None));
-            assert!(!guard.wait_lost(Some(20 * MS)).unwrap());
+            let waiter = scope.spawn(|| hold.wait_lost(None));
+            assert!(!hold.wait_lost(Some(20 * MS)).unwrap());
             assert_eq!(raw(server).delete(&node), 0);
             assert!(waiter.join().unwrap().unwrap());
         });
-        assert_eq!(status(guard.release()), Status::Lost);
+        assert_eq!(status(hold.release()), Status::Lost);
     }
 }
 
@@ -764,58 +764,60 @@ fn worker() {
     std::process::exit(0);
 }
 
-// Guards.
+// Holds.
 
 #[test]
-fn guard_reports_its_hold_and_a_failed_release() {
+fn a_hold_reports_its_state_and_a_failed_release() {
     let server = ZooKeeper::shared();
     let client = client(&server.address());
-    let lock = client.mutex(&path("guard")).unwrap();
-    let guard = lock.guard(None).unwrap();
-    let (token, pass) = (guard.fencing_token().unwrap(), guard.fencing_pass().unwrap());
-    assert_eq!((token, pass), (lock.fencing_token().unwrap(), 0));
-    assert_eq!((guard.is_held().unwrap(), guard.state().unwrap()), (true, Held));
-    assert!(guard.remaining().unwrap() > Duration::ZERO);
-    assert!(!guard.wait_lost(Some(Duration::ZERO)).unwrap());
+    let lock = client.mutex(&path("hold")).unwrap();
+    let hold = lock.hold_as(Owner::current_thread(), None).unwrap();
+    assert_eq!((hold.token(), hold.fencing_pass()), (lock.fencing_token().unwrap(), 0));
+    assert_eq!((hold.is_held().unwrap(), hold.state().unwrap()), (true, Held));
+    assert!(hold.remaining().unwrap() > Duration::ZERO);
+    assert!(!hold.wait_lost(Some(Duration::ZERO)).unwrap());
     thread::scope(|scope| {
-        // A guard refers to the hold of its owner, on whatever thread it is used.
-        assert_eq!(scope.spawn(|| guard.fencing_token().unwrap()).join().unwrap(), token);
+        // A hold is the same on whatever thread it is used.
+        assert!(scope.spawn(|| hold.is_held().unwrap()).join().unwrap());
     });
-    assert!(format!("{guard:?}").contains(lock.path()));
-    guard.release().unwrap();
+    assert!(format!("{hold:?}").contains(lock.path()));
+    hold.release().unwrap();
     assert_eq!(lock.state_in_process().unwrap(), Free);
-    let guard = lock.guard(None).unwrap();
-    assert_eq!(raw(server).delete(&lock.node_paths().unwrap()[0]), 0);
-    assert!(guard.wait_lost(None).unwrap());
-    assert_eq!(status(guard.fencing_token()), Status::Lost);
-    assert_eq!(status(guard.release()), Status::Lost);
-    drop(lock.guard(None).unwrap());
-    assert_eq!(lock.participants().unwrap(), []);
+    let hold = lock.hold(None).unwrap();
+    let (losses, heard) = mpsc::channel();
+    let _listener = hold.on_lost(move |event| losses.send(event.clone()).unwrap()).unwrap();
+    assert_eq!(raw(server).delete(&hold.node_paths().unwrap()[0]), 0);
+    assert!(hold.wait_lost(None).unwrap());
+    assert!(matches!(heard.recv_timeout(TEST_TIMEOUT).unwrap(), Event::Lock { token, .. } if token == hold.token()));
+    assert_eq!((hold.state().unwrap(), hold.remaining().unwrap()), (Lost, Duration::ZERO));
+    assert_eq!((status(hold.check()), status(hold.node_paths())), (Status::Lost, Status::Lost));
+    assert_eq!(status(hold.release()), Status::Lost);
+    drop(lock.hold(None).unwrap());
+    wait_until(TEST_TIMEOUT, || lock.participants().unwrap().is_empty());
+    assert!(heard.try_recv().is_err(), "a later hold is another hold");
 }
 
 #[test]
-fn an_owned_guard_moves_between_threads_and_keeps_its_lock() {
+fn a_hold_moves_between_threads_and_keeps_its_lock() {
     let server = ZooKeeper::shared();
     let path = path("owned");
     let watched = client(&server.address()).mutex(&path).unwrap();
-    let guard = client(&server.address()).mutex(&path).unwrap().owned_guard(None).unwrap();
-    assert!(guard.lock().is_held_as(guard.owner()).unwrap());
-    assert_eq!(status(guard.lock().acquire(Some(Duration::ZERO))), Status::Timeout, "the owner is not a thread");
-    assert_eq!(status(guard.lock().fencing_token()), Status::NotOwner);
-    let token = guard.fencing_token().unwrap();
-    let guard = thread::spawn(move || {
-        assert_eq!(guard.fencing_token().unwrap(), token);
-        guard
+    let hold = client(&server.address()).mutex(&path).unwrap().hold(None).unwrap();
+    let token = hold.token();
+    let hold = thread::spawn(move || {
+        assert_eq!(hold.view().unwrap().token, token);
+        hold
     });
-    let guard = guard.join().unwrap();
-    assert_eq!(watched.participants().unwrap().len(), 1, "the guard is the last user of its client");
-    thread::spawn(move || guard.release().unwrap()).join().unwrap();
+    let hold = hold.join().unwrap();
+    assert_eq!(watched.participants().unwrap().len(), 1, "the hold is the last user of its client");
+    thread::spawn(move || hold.release().unwrap()).join().unwrap();
     assert_eq!(watched.participants().unwrap(), []);
-    // Two guards of one thread exclude each other.
-    let first = watched.owned_guard(None).unwrap();
-    assert_eq!(watched.owned_guard(Some(Duration::ZERO)).unwrap_err().status(), Status::Timeout);
+    // Two holds of one thread exclude each other.
+    let first = watched.hold(None).unwrap();
+    assert_eq!(watched.hold(Some(Duration::ZERO)).unwrap_err().status(), Status::Timeout);
+    assert_eq!(status(watched.acquire(Some(Duration::ZERO))), Status::Timeout, "the owner is not a thread");
     thread::scope(|scope| {
-        let second = scope.spawn(|| watched.owned_guard(Some(TEST_TIMEOUT)));
+        let second = scope.spawn(|| watched.hold(Some(TEST_TIMEOUT)));
         drop(first);
         drop(second.join().unwrap().unwrap());
     });

@@ -14,7 +14,7 @@ mod failures;
 mod faulty_servers;
 mod frames;
 mod future;
-mod guard;
+mod hold;
 mod lease;
 mod loss;
 mod metrics;

@@ -69,7 +69,7 @@ fn handover_is_counted_at_the_waiter() {
     wait_until(TEST_TIMEOUT, || wanted.waiting().unwrap()[0].count == 1);
     std::thread::sleep(50 * MS);
     held.release().unwrap();
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
     assert_eq!((of(&giver).handovers, of(&taker).handovers, of(&taker).local_passes), (0, 1, 0));
     assert!(of(&taker).waits.sum() >= 50 * MS);
     // The same within one process, without a request to the server.
@@ -77,7 +77,7 @@ fn handover_is_counted_at_the_waiter() {
     wanted.set_local_handover(10).unwrap();
     let two = [2, 3].map(|owner| wanted.start_acquire(Owner::task(owner), Some(TEST_TIMEOUT)).unwrap());
     for (owner, acquiring) in [2, 3].into_iter().zip(two) {
-        acquiring.wait().unwrap();
+        acquiring.wait().unwrap().leave_to_owner();
         wanted.release_as(Owner::task(owner)).unwrap();
     }
     let now = of(&taker);
@@ -102,7 +102,7 @@ fn wait_after_rejoining_counts_as_handover() {
     for node in nodes.iter().rev() {
         operator.delete(node);
     }
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
     assert_eq!((of(&taker).acquires_ok, of(&taker).handovers), (1, 1));
 }
 

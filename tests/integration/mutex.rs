@@ -68,7 +68,7 @@ fn green_threads_on_one_thread_exclude_each_other() {
     let lock = client.mutex(&path("green")).unwrap();
     let (one, two) = (Owner::unique(), Owner::unique());
     for owner in [one, one] {
-        lock.start_acquire(owner, Some(Duration::ZERO)).unwrap().wait().unwrap();
+        lock.acquire_as(owner, Some(Duration::ZERO)).unwrap();
     }
     for stranger in [two, Owner::current_thread()] {
         let entered = lock.start_acquire(stranger, Some(Duration::ZERO)).unwrap().wait();
@@ -185,9 +185,9 @@ fn an_owner_of_the_programs_own_is_not_a_thread() {
     let client = client(&server.address());
     let lock = client.mutex(&path("custom")).unwrap();
     let task = Owner::task(7);
-    lock.start_acquire(task, None).unwrap().wait().unwrap();
+    lock.acquire_as(task, None).unwrap();
     thread::scope(|scope| {
-        scope.spawn(|| lock.start_acquire(task, Some(Duration::ZERO)).unwrap().wait().unwrap());
+        scope.spawn(|| lock.acquire_as(task, Some(Duration::ZERO)).unwrap());
     });
     assert!(!lock.is_held().unwrap());
     assert!(lock.is_held_as(task).unwrap());
@@ -207,8 +207,8 @@ fn concurrent_acquires_of_one_owner_are_granted_together() {
     let (one, two) = (lock.start_acquire(task, None).unwrap(), lock.start_acquire(task, None).unwrap());
     wait_for_waiters(&lock, 3);
     lock.release().unwrap();
-    one.wait().unwrap();
-    two.wait().unwrap();
+    one.wait().unwrap().leave_to_owner();
+    two.wait().unwrap().leave_to_owner();
     wait_for_waiters(&lock, 1);
     lock.release_as(task).unwrap();
     lock.release_as(task).unwrap();
@@ -751,15 +751,15 @@ fn new_acquires_succeed_while_many_cancelled_ones_leave() {
 
 /// Curator: `TestInterProcessMutexBase.testLocker`.
 #[test]
-fn a_guard_releases() {
+fn a_hold_releases() {
     let server = ZooKeeper::shared();
     let client = client(&server.address());
-    let lock = client.mutex(&path("guard")).unwrap();
-    let guard = lock.guard(Some(TEST_TIMEOUT)).unwrap();
-    assert!(lock.is_held().unwrap());
-    drop(guard);
-    assert!(!lock.is_held().unwrap());
-    assert_eq!(lock.participants().unwrap(), []);
+    let lock = client.mutex(&path("hold")).unwrap();
+    let hold = lock.hold(Some(TEST_TIMEOUT)).unwrap();
+    assert!(lock.is_held_in_process().unwrap());
+    drop(hold);
+    assert!(!lock.is_held_in_process().unwrap());
+    wait_until(TEST_TIMEOUT, || lock.participants().unwrap().is_empty());
 }
 
 /// Nodes can have any name, so two nodes can have the same sequence number. The node that was created first is ahead.

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{TEST_TIMEOUT, assert_ends_at_limit, client, path, queue, raw, status, wait_for_queue};
-use zklock::{Acquiring, Client, Config, Lock, LockState, Owner, Status};
+use zklock::{Acquiring, Client, Config, Hold, Lock, LockState, Owner, Status};
 use zklock_test_support::{ZooKeeper, wait_until};
 
 const NO_WAIT: Duration = Duration::ZERO;
@@ -45,7 +45,7 @@ fn unattended_acquire_takes_all_its_steps() {
     held.release().unwrap();
     over.recv_timeout(TEST_TIMEOUT).unwrap();
     assert!(locks.iter().all(|lock| lock.is_held_as(Owner::task(7)).unwrap()));
-    acquiring.wait_for(NO_WAIT).unwrap().unwrap();
+    acquiring.wait_for(NO_WAIT).unwrap().unwrap().leave_to_owner();
     drop(acquiring);
     multi.release_as(Owner::task(7)).unwrap();
 }
@@ -122,7 +122,7 @@ fn cancel_and_close_between_two_steps_end_the_acquire() {
         order(&first, &multi, &acquiring);
         go.send(()).unwrap();
         assert_eq!(status(acquiring.wait_for(TEST_TIMEOUT).unwrap()), expected);
-        alone.wait_for(NO_WAIT).unwrap().unwrap();
+        alone.wait_for(NO_WAIT).unwrap().unwrap().leave_to_owner();
         wait_for_queue(&mut raw(server), &paths[1], 1);
     }
 }
@@ -140,7 +140,7 @@ fn acquire_dropped_while_being_granted_leaves_no_node() {
         let rival = contended.start_acquire(Owner::task(8), Some(TEST_TIMEOUT)).unwrap();
         thread::sleep(Duration::from_micros(100 * (round % 20)));
         drop(acquiring);
-        rival.wait().unwrap();
+        rival.wait().unwrap().leave_to_owner();
         drop(contended.start_release(Owner::task(8), false).unwrap());
     }
     wait_until(TEST_TIMEOUT, || locks.iter().all(|lock| !lock.is_held_as(task).unwrap()));
@@ -213,7 +213,7 @@ fn on_done_hook_may_query_and_release() {
     let acquiring = Arc::new(lock.start_acquire(Owner::task(1), None).unwrap());
     let (of_hook, held) = (Arc::clone(&acquiring), Arc::clone(&lock));
     let hook = move || {
-        of_hook.wait_for(NO_WAIT).unwrap().unwrap();
+        of_hook.wait_for(NO_WAIT).unwrap().unwrap().leave_to_owner();
         drop(held.start_release(Owner::task(1), false).unwrap());
         say.send(held.is_held_as(Owner::task(1)).unwrap()).unwrap();
     };
@@ -271,8 +271,8 @@ fn two_acquires_of_one_owner_do_not_wait_for_each_other() {
         let all = multi.start_acquire(task, None).unwrap();
         wait_for_queue(&mut raw, lock.path(), 3);
         held.release().unwrap();
-        alone.wait_for(TEST_TIMEOUT).unwrap().unwrap();
-        all.wait_for(TEST_TIMEOUT).unwrap().unwrap();
+        alone.wait_for(TEST_TIMEOUT).unwrap().unwrap().leave_to_owner();
+        all.wait_for(TEST_TIMEOUT).unwrap().unwrap().leave_to_owner();
         multi.release_as(task).unwrap();
         assert!(lock.is_held_as(task).unwrap() && !multi.is_held_as(task).unwrap());
         lock.release_as(task).unwrap();
@@ -321,7 +321,7 @@ fn each_operation_gives_every_thread_the_same_answer_each_time() {
     let client = client(&server.address());
     let lock = client.mutex(&path("same")).unwrap();
     let acquiring = lock.start_acquire(owner, None).unwrap();
-    assert!(ask(&acquiring, || (), |one, slice| Some(one.wait_for(slice)?.is_ok())));
+    assert!(ask(&acquiring, || (), |one, slice| Some(one.wait_for(slice)?.map(Hold::leave_to_owner).is_ok())));
 
     let listing = lock.start_participants().unwrap();
     let nodes = ask(&listing, || (), |one, slice| Some(one.wait_for(slice)?.unwrap()));
@@ -330,8 +330,8 @@ fn each_operation_gives_every_thread_the_same_answer_each_time() {
     let semaphore = client.semaphore(&path("same-leases"), 2).unwrap();
     let acquiring = semaphore.start_acquire(2, None).unwrap();
     let kept = acquiring.wait_for(TEST_TIMEOUT).unwrap().unwrap();
-    let tokens = ask(&acquiring, || (), |one, slice| Some(one.wait_for(slice)?.unwrap().fencing_token().unwrap()));
-    assert_eq!(tokens, kept.fencing_token().unwrap());
+    let tokens = ask(&acquiring, || (), |one, slice| Some(one.wait_for(slice)?.unwrap().token()));
+    assert_eq!(tokens, kept.token());
     // The last value releases the leases, and the acquire gives no leases that are held.
     drop(kept);
     let dropped = acquiring.wait_for(NO_WAIT).unwrap().unwrap();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::{TEST_TIMEOUT, assert_not_late, path, queue, raw, server_without_sweeps, status, wait_for_queue};
-use zklock::{Client, Config, Event, Leases, Lock, LockState, Result, Semaphore, Status, WaitsFor};
+use zklock::{Client, Config, Event, Lock, LockState, Result, Semaphore, Status, WaitsFor};
 use zklock_test_support::{Direction, Proxy, RawClient, Verdict, ZooKeeper, wait_until};
 
 const SESSION_TIMEOUT: Duration = Duration::from_secs(6);
@@ -37,7 +37,7 @@ enum Lockable {
 
 enum Hold<'a> {
     Lock(&'a Lock),
-    Leases(Leases),
+    Leases(zklock::Hold),
 }
 
 impl Lockable {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{TEST_TIMEOUT, client, client_with, path, raw, status};
-use zklock::{Client, Config, Leases, Result, Semaphore, Status};
+use zklock::{Client, Config, Hold, Result, Semaphore, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, request_type, wait_until, xid};
 
 /// The frame limit of the servers in these tests. They can read transactions of up to twice this length.
@@ -34,7 +34,7 @@ fn path_bytes(path: &str) -> usize {
 }
 
 /// Acquires leases until their paths take this number of bytes, or until an acquire fails.
-fn fill(semaphore: &Semaphore, bytes: usize) -> (Vec<Leases>, Result<()>) {
+fn fill(semaphore: &Semaphore, bytes: usize) -> (Vec<Hold>, Result<()>) {
     let mut held = Vec::new();
     while held.len() * LEASES.unsigned_abs() as usize * path_bytes(semaphore.path()) < bytes {
         match semaphore.acquire(LEASES, Some(TEST_TIMEOUT)) {

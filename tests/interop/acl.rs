@@ -72,7 +72,7 @@ fn take_turns(cx: &CheckContext<'_>, ours: &Client, kind: LockKind, path: &str) 
     wait_until(TEST_TIMEOUT, || ours.queue().unwrap().len() > 1);
     assert!(waiting.wait_for(Duration::ZERO).is_none());
     cx.run(&format!("release $t {theirs}"));
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
     assert_other_is_refused(cx, &theirs);
     let wanted = cx.send(&format!("acquire $t {theirs}"));
     wait_until(TEST_TIMEOUT, || ours.queue().unwrap().len() > 1);

@@ -131,7 +131,7 @@ fn mutex_participants(cx: &CheckContext<'_>) -> CheckResult {
     assert_eq!(paths[0], cx.query("path $t $m"));
     drop(third);
     cx.run("release $t $m");
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
     assert_eq!(cx.query("participants $m").split(' ').next(), ours.get(1).map(|participant| &*participant.node_path));
     one.release_as(ME).unwrap();
     // Without any participant, both libraries return an empty list.
@@ -274,7 +274,7 @@ fn curator_downgrades(cx: &CheckContext<'_>) -> CheckResult {
     cx.run("acquire $t $l.read");
     cx.run("release $t $l.write");
     if cx.has_curator_621() {
-        writer.wait().unwrap();
+        writer.wait().unwrap().leave_to_owner();
         assert_eq!(cx.query("held $l.read"), "true", "Curator reads while zklock writes");
         rw.write.release_as(ME).unwrap();
         cx.run("release $t $l.read");
@@ -286,7 +286,7 @@ fn curator_downgrades(cx: &CheckContext<'_>) -> CheckResult {
     let other = cx.client().rwlock(&path).unwrap().write;
     assert_eq!(refusal(|| other.acquire(TRY_ONCE)), Status::Timeout);
     cx.run("release $t $l.read");
-    writer.wait().unwrap();
+    writer.wait().unwrap().leave_to_owner();
     rw.write.release_as(ME).unwrap();
     CheckResult::Same
 }
@@ -346,7 +346,7 @@ fn curator_revokes(cx: &CheckContext<'_>) -> CheckResult {
         cx.run(&format!("revoke {node}"));
         assert_eq!(requests.recv_timeout(TEST_TIMEOUT).unwrap(), node);
         rival.release().unwrap();
-        waiting.wait().unwrap();
+        waiting.wait().unwrap().leave_to_owner();
         held.release_as(ME).unwrap();
     }
     CheckResult::Same
@@ -365,7 +365,7 @@ fn zklock_revokes(cx: &CheckContext<'_>) -> CheckResult {
     client.revoke(&holder.node_path).unwrap();
     cx.event("revoked $m");
     assert_eq!(cx.event("released $m"), cx.with_unique_names("released $m ok"));
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
 
     cx.run("revocable $m");
     let waiting = cx.send("acquire $t $m");
@@ -408,7 +408,7 @@ fn zklock_multi_waits(cx: &CheckContext<'_>) -> CheckResult {
             cx.raw().children(&taken).unwrap_or_default().len() == 2
         });
         cx.run(&format!("release $t {held}"));
-        waiting.wait().unwrap();
+        waiting.wait().unwrap().leave_to_owner();
         assert_other_is_refused(cx, &held);
         assert_other_is_refused(cx, &cx.define(Mutex, "$free", &free));
         ours.release_as(ME).unwrap();
@@ -486,7 +486,7 @@ fn ordered_multi_yields_partial_conflict(cx: &CheckContext<'_>) -> CheckResult {
     assert!(waiting.wait_for(Duration::ZERO).is_none());
     cx.run("release $t $multi");
     cx.run("release $t $a");
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
     ours.release_as(ME).unwrap();
     CheckResult::Same
 }
@@ -498,7 +498,7 @@ fn transactional_multi_yields_partial_conflict(cx: &CheckContext<'_>) -> CheckRe
     assert!(waiting.wait_for(Duration::ZERO).is_none());
     cx.run("release $t $multi");
     cx.run("release $t $a");
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
     ours.release_as(ME).unwrap();
     CheckResult::known_difference("same result, after a third of a second in which zklock detects the deadlock")
 }

@@ -108,7 +108,7 @@ fn only_zklock_waits(cx: &CheckContext<'_>) -> CheckResult {
     cx.wait_for_nodes(&path, 2);
     assert!(waiting.wait_for(queues::SHORT_WAIT.unwrap()).is_none());
     cx.run("release $t $k");
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
     cx.run("acquire $t $k 2000");
     assert!(ours.is_held_as(ME).unwrap(), "both sides report that they hold the lock");
     cx.run("release $t $k");
@@ -146,7 +146,7 @@ fn participants(cx: &CheckContext<'_>) -> CheckResult {
     assert_eq!(seen[0].node_path, format!("{path}/{}", cx.query("node $k")));
     assert_eq!(cx.query("contenders $k"), "kazoo zklock");
     cx.run("release $t $k");
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
     CheckResult::Same
 }
 

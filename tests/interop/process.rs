@@ -6,7 +6,7 @@ use std::io::stdin;
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Client, Config, Leases, Lock, Owner};
+use zklock::{Client, Config, Hold, Lock, Owner};
 
 /// The argument that makes the test binary run as such a process.
 pub(crate) const FLAG: &str = "--zklock-process";
@@ -16,7 +16,7 @@ const ME: Owner = Owner::task(1);
 struct Process {
     client: Client,
     locks: HashMap<String, Lock>,
-    leases: Vec<Leases>,
+    leases: Vec<Hold>,
 }
 
 /// Executes the commands on the standard input until the input ends.
@@ -39,7 +39,7 @@ impl Process {
             [number, "acquire", path] => {
                 let (number, lock) = (number.to_owned(), self.lock(path).clone());
                 thread::spawn(move || {
-                    let acquired = lock.start_acquire(ME, None).and_then(|call| call.wait());
+                    let acquired = lock.acquire_as(ME, None);
                     println!("{number} {}", acquired.is_ok());
                 });
             }

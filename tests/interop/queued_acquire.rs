@@ -120,7 +120,7 @@ impl<'a> QueuedAcquire<'a> {
         if !self.acquired {
             self.acquired = match &self.stand {
                 AcquireHandle::Zklock { call, .. } => call.wait_for(Duration::ZERO).is_some_and(|result| {
-                    result.unwrap();
+                    result.unwrap().leave_to_owner();
                     true
                 }),
                 AcquireHandle::Other { answer, .. } => answer.is_done(),

@@ -50,7 +50,7 @@ pub(crate) fn zklock_waits(cx: &CheckContext<'_>, kind: LockKind) -> CheckResult
     wait_until(TEST_TIMEOUT, || ours.queue().unwrap().len() > 1);
     assert!(waiting.wait_for(Duration::ZERO).is_none());
     cx.run(&format!("release $t {theirs}"));
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
     assert!(ours.is_held_as(ME).unwrap());
     ours.release_as(ME).unwrap();
     CheckResult::Same
@@ -230,7 +230,7 @@ pub(crate) fn other_is_killed(cx: &CheckContext<'_>) -> CheckResult {
     let behind = QueuedAcquire::start(cx, Library::Other, LockKind::Mutex, &wanted, 2);
     let mut behind = (behind, QueuedAcquire::start(cx, Library::Zklock, LockKind::Mutex, &wanted, 3));
     disposable.peer().kill();
-    next.0.wait().unwrap();
+    next.0.wait().unwrap().leave_to_owner();
     ours.release().unwrap();
     behind.0.wait_acquired();
     assert!(!behind.1.poll_acquired());
@@ -251,7 +251,7 @@ pub(crate) fn other_is_paused(cx: &CheckContext<'_>) -> CheckResult {
     let waiting = ours.start_acquire(ME, LONG_WAIT).unwrap();
     cx.wait_for_nodes(&path, 2);
     disposable.peer().pause();
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
     disposable.peer().resume();
     there.event("state main LOST");
     let believes = there.query("held $held");
@@ -325,7 +325,7 @@ pub(crate) fn clients_close(cx: &CheckContext<'_>) -> CheckResult {
     let waiting = ours.start_acquire(ME, LONG_WAIT).unwrap();
     cx.wait_for_nodes(&path, 2);
     cx.run("close $c");
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
     CheckResult::Same
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Leases, Semaphore, Status};
+use zklock::{Hold, Semaphore, Status};
 use zklock_test_support::{flags, wait_until};
 
 use crate::common::TEST_TIMEOUT;
@@ -76,7 +76,7 @@ fn semaphore(cx: &CheckContext<'_>, path: &str, max: i32) -> Semaphore {
 }
 
 /// Acquires leases with zklock.
-fn acquire_leases(semaphore: &Semaphore, quantity: i32) -> Leases {
+fn acquire_leases(semaphore: &Semaphore, quantity: i32) -> Hold {
     at_once(|limit| semaphore.acquire(quantity, limit))
 }
 

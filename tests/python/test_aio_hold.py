@@ -767,3 +767,44 @@ def test_the_error_names_the_task_that_holds(loops: Loops, server: ZooKeeper, pa
             await task
 
     loops.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_try_hold_gives_none_if_the_lock_is_busy(loops: Loops, server: ZooKeeper, path: str, kind: str) -> None:
+    async def main() -> None:
+        async with Client(server.address) as client, Client(server.address) as other:
+            lock, rival = KINDS[kind](client, path), KINDS["write" if kind == "read" else kind](other, path)
+            async with lock.try_hold() as hold:
+                assert hold is not None
+                hold.check()
+                assert hold.token == lock.fencing_token
+                assert await rival.try_hold() is None
+                async with rival.try_hold() as none:
+                    assert none is None
+            assert not lock.is_held_in_process
+            with pytest.raises(zklock.NotOwner, match="already released"):
+                hold.check()
+            free = await rival.try_hold()
+            assert free is not None
+            await free.release()
+
+    loops.run(main())
+
+
+def test_leases_answer_like_a_hold(loops: Loops, server: ZooKeeper, path: str, inspector: Inspector) -> None:
+    async def main() -> None:
+        async with Client(server.address) as client:
+            async with client.semaphore(path, 2).acquire() as leases:
+                leases.check()
+                assert (leases.token, leases.is_lost) == (leases.fencing_token, False)
+            lost = await client.semaphore(path, 2).acquire()
+            inspector.kazoo.delete(lost.node_paths[0])
+            assert await lost.wait_lost(LIMIT)
+            with pytest.raises(zklock.LockLost):
+                lost.check()
+            assert lost.is_lost
+            assert lost.token > leases.token
+            with pytest.raises(zklock.LockLost):
+                await lost.release()
+
+    loops.run(main())

@@ -509,3 +509,58 @@ def test_the_error_names_the_thread_that_holds(client: zklock.Client, path: str)
     with pytest.raises(zklock.NotOwner) as raised:
         lock.release()
     assert "worker-7" not in str(raised.value)
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=KINDS)
+def test_try_hold_holds_a_free_lock_and_stands_for_none_if_it_is_busy(
+    client: Client, other_client: Client, path: str, make: Callable[[Client, str], zklock.Lock]
+) -> None:
+    lock, rival = make(client, path), other_client.mutex(path)
+    if isinstance(lock, (zklock.ReadLock, zklock.WriteLock)):
+        rival = other_client.rwlock(path).write
+    elif isinstance(lock, zklock.SemaphoreMutex):
+        rival = other_client.semaphore_mutex(path)
+    with lock.try_hold() as hold:
+        assert hold
+        assert (hold.state, hold.lock) == (LockState.HELD, lock)
+        busy = rival.try_hold()
+        assert not busy
+        with rival.try_hold() as none:
+            assert none is None
+    assert rival.try_hold().release() is None
+    with rival.hold(), pytest.raises(KeyError), lock.try_hold() as none:
+        raise KeyError(none)
+
+
+def test_check_raises_unless_the_hold_is_safe(client: Client, path: str, inspector: Inspector) -> None:
+    with client.mutex(path).hold() as hold:
+        hold.check()
+    with pytest.raises(zklock.NotOwner, match="already released"):
+        hold.check()
+    lost = client.mutex(path).hold()
+    inspector.kazoo.delete(inspector.below(path)[0])
+    wait_until(lambda: lost.is_lost)
+    with pytest.raises(zklock.LockLost, match=path):
+        lost.check()
+    with pytest.raises(zklock.LockLost):
+        lost.release()
+
+
+def test_leases_answer_like_a_hold(client: Client, path: str, inspector: Inspector) -> None:
+    with client.semaphore(path, 3).acquire(2) as leases:
+        leases.check()
+        assert leases.token == leases.fencing_token > 0
+        assert not leases.is_lost
+    with pytest.raises(zklock.NotOwner):
+        leases.check()
+    assert (leases.token > 0, leases.is_lost) == (True, False)
+    lost = client.semaphore(path, 3).acquire()
+    inspector.kazoo.delete(lost.node_paths[0])
+    wait_until(lambda: lost.is_lost)
+    with pytest.raises(zklock.LockLost):
+        lost.check()
+    with pytest.raises(zklock.LockLost):
+        _ = lost.fencing_token
+    assert lost.token > leases.token
+    with pytest.raises(zklock.LockLost):
+        lost.release()

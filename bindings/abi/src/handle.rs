@@ -59,8 +59,8 @@ pub enum HandleKind {
     Standalone = 4,
     /// `zkl_semaphore`
     Semaphore = 5,
-    /// `zkl_leases`
-    Leases = 6,
+    /// `zkl_hold`
+    Hold = 6,
     /// `zkl_op`
     Op = 7,
     /// `zkl_listener`
@@ -232,7 +232,7 @@ impl HandleKind {
         Self::Lock,
         Self::Standalone,
         Self::Semaphore,
-        Self::Leases,
+        Self::Hold,
         Self::Op,
         Self::Listener,
         Self::CompletionQueue,
@@ -249,7 +249,7 @@ impl HandleKind {
             Self::Lock => "a lock",
             Self::Standalone => "a standalone server",
             Self::Semaphore => "a semaphore",
-            Self::Leases => "a set of leases",
+            Self::Hold => "a hold",
             Self::Op => "an operation",
             Self::Listener => "a listener",
             Self::CompletionQueue => "a completion queue",

@@ -7,7 +7,7 @@
 //! dereferences a handle.
 //!
 //! The modules do not use each other in a circle. From the bottom to the top: `status` and `callback`, `lock_object`, `event`,
-//! `config`, `client`, `lock`, `semaphore`, and then all other modules. This crate must not contain rules about locks.
+//! `config`, `client`, `lock`, `hold`, `semaphore`, and then all other modules. This crate must not contain rules about locks.
 
 #![allow(non_camel_case_types, reason = "the names follow the style of C")]
 #![allow(
@@ -22,6 +22,7 @@ pub mod config;
 pub mod dispatch;
 pub mod event;
 pub mod fencing;
+pub mod hold;
 pub mod listener;
 pub mod lock;
 pub mod lock_object;

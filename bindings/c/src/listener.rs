@@ -14,8 +14,8 @@ use crate::callback::{UserData, zkl_user_drop};
 use crate::client::zkl_client;
 use crate::config::{self, zkl_config};
 use crate::event::{EventCallback, handler, zkl_event_cb};
+use crate::hold::{self, zkl_hold};
 use crate::lock_object::{LockHandles, zkl_lock};
-use crate::semaphore::{query_leases, zkl_leases};
 use crate::status::zkl_status;
 
 /// The listener is notified of every change to every hold.
@@ -171,15 +171,17 @@ pub unsafe extern "C" fn zkl_lock_listen(
     })
 }
 
-/// Registers a callback for changes of the given leases. The rules of zkl_lock_listen also apply to leases. The state of the
-/// leases can change before the registration. The program should therefore query the state after it registers the callback.
+/// Registers a callback for changes of one hold. The rules of zkl_lock_listen also apply to a hold. The state of the hold can
+/// change before the registration. The program should therefore query the state after it registers the callback. The events
+/// contain no lock handle.
 ///
-/// Returns: the same statuses as zkl_lock_listen.
+/// Returns: the same statuses as zkl_lock_listen, and also ZKL_E_NOT_OWNER if the program has already released the hold through
+/// the lock.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
-pub unsafe extern "C" fn zkl_leases_listen(
-    leases: *mut zkl_leases,
+pub unsafe extern "C" fn zkl_hold_listen(
+    hold: *mut zkl_hold,
     events: i32,
     cb: zkl_event_cb,
     user: *mut c_void,
@@ -191,9 +193,8 @@ pub unsafe extern "C" fn zkl_leases_listen(
         let out = unsafe { Output::new("listener_out", listener_out)? };
         let which = which(events)?;
         out.set(register(cb, user, user_drop, |callback| {
-            // An event of leases never contains a lock handle.
             let handler = handler(callback, LockHandles::default());
-            query_leases(leases, |leases| Ok(vec![leases.listen(which, handler)?]))
+            hold::query(hold, |hold| Ok(vec![hold.listen(which, handler)?]))
         })?);
         Ok(())
     })

@@ -9,25 +9,23 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use zklock::internal::{OnceWakeSocket, PerProcess, refuse_in_callback};
-use zklock::{Acquiring, AcquiringLeases, Error, Owner, Result, Status};
+use zklock::{Acquiring, Error, Hold, Result, Status};
 use zklock_abi::arg::{self, Buffer, Output};
 use zklock_abi::boundary::{ffi_call, free, predicate, status};
 use zklock_abi::handle::{self, Handle, HandleKind, Table};
 
 use crate::client::zkl_client;
+use crate::hold::{self, ZKL_OWNER_NEW, owner_of, zkl_hold};
 use crate::lock::{node_path, wait_lost};
 use crate::lock_object::zkl_lock;
 use crate::participant::zkl_participant;
 use crate::request::{Request, RequestAnswer};
-use crate::semaphore::{positive, zkl_leases, zkl_semaphore};
+use crate::semaphore::{positive, zkl_semaphore};
 use crate::status::zkl_status;
-
-/// The calling thread as the owner of a hold. Every other number, including 0, is an owner number that the program chooses.
-pub(crate) const ZKL_OWNER_THREAD: u64 = u64::MAX;
 
 /// An operation that a *_start function starts: an acquire or another call. An operation continues even if no thread waits for
 /// it. An acquire ends within its timeout. Any other operation takes at most as long as the blocking form of the call. The
-/// function zkl_op_result returns the status of every operation. The other results of an operation come from zkl_op_leases,
+/// function zkl_op_result returns the status of every operation. The other results of an operation come from zkl_op_hold,
 /// zkl_op_value, zkl_op_participant, zkl_op_client and zkl_op_semaphore.
 pub struct zkl_op(());
 
@@ -46,10 +44,40 @@ pub struct OpObject {
 struct CompletionFd(Mutex<Option<OnceWakeSocket>>);
 
 pub(crate) enum Work {
-    Lock(Acquiring),
-    /// The flag is true after the program has taken the leases.
-    Leases(AcquiringLeases, AtomicBool),
+    Acquire(Acquire),
     Request(Request),
+}
+
+/// An acquire of a lock or of leases.
+pub(crate) struct Acquire {
+    acquiring: Acquiring,
+    /// True if the hold belongs to its owner after the program has seen the success of the operation. Otherwise, the hold
+    /// belongs to the operation until the program takes the hold.
+    is_for_owner: bool,
+    /// True after the program has taken the hold.
+    is_taken: AtomicBool,
+}
+
+impl Acquire {
+    fn work(acquiring: Acquiring, is_for_owner: bool) -> Work {
+        Work::Acquire(Self { acquiring, is_for_owner, is_taken: AtomicBool::new(false) })
+    }
+
+    fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
+        if self.is_for_owner {
+            self.acquiring.wait_for(slice).map(|result| result.map(|hold| _ = hold.leave_to_owner()))
+        } else {
+            self.acquiring.look_for(slice)
+        }
+    }
+
+    fn take_hold(&self) -> Result<Hold> {
+        self.wait_for(Duration::ZERO).ok_or_else(pending_error)??;
+        if self.is_taken.swap(true, Ordering::Relaxed) {
+            return Err(Error::new(Status::Invalid, "the hold of this operation was already taken"));
+        }
+        self.acquiring.wait_for(Duration::ZERO).ok_or_else(pending_error)?
+    }
 }
 
 impl Handle for zkl_op {
@@ -63,10 +91,8 @@ impl Handle for zkl_op {
 }
 
 /// Starts acquiring the lock for an owner, without waiting for the result. All other rules of zkl_acquire_timeout also apply to
-/// this function. To acquire the lock for the calling thread, pass ZKL_OWNER_THREAD as `owner`. Any other number, including 0,
-/// is an owner number that the program chooses, for example for a task or a request. The hold belongs to the given owner. This
-/// owner can re-enter the lock, and any thread may act for this owner. The caller must free the new operation, `*op_out`, with
-/// zkl_op_free.
+/// this function. The parameter `owner` has the same meaning as for zkl_hold_acquire. After the operation has ended with ZKL_OK,
+/// zkl_op_hold gets the hold. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
 /// Returns: ZKL_OK if the operation has started. Later, zkl_op_result reports how the acquire ends. On failure:
 /// - ZKL_E_INVALID in the same cases as zkl_acquire_timeout.
@@ -85,14 +111,15 @@ pub unsafe extern "C" fn zkl_acquire_start(
         // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("op_out", op_out)? };
         let timeout = arg::timeout(timeout_ms)?;
-        out.set(insert(Work::Lock(handle::get(lock)?.start_acquire(owner_of(owner), timeout)?))?);
+        let acquiring = handle::get(lock)?.start_acquire(owner_of(owner), timeout)?;
+        out.set(insert(Acquire::work(acquiring, owner != ZKL_OWNER_NEW))?);
         Ok(())
     })
 }
 
 /// Starts acquiring `quantity` leases without waiting for the result. The operation acquires either all of these leases or
 /// none. All other rules of zkl_semaphore_acquire_timeout also apply to this function. When the operation has ended with
-/// ZKL_OK, zkl_op_leases returns the leases. The caller must free the new operation, `*op_out`, with zkl_op_free.
+/// ZKL_OK, zkl_op_hold gets the hold of the leases. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
 /// Returns: the same statuses as zkl_acquire_start. The call also fails with ZKL_E_INVALID if `quantity` is below 1 or above
 /// max_leases.
@@ -111,7 +138,7 @@ pub unsafe extern "C" fn zkl_semaphore_acquire_start(
         let timeout = arg::timeout(timeout_ms)?;
         let quantity = positive(quantity)?;
         let acquiring = handle::get(semaphore)?.start_acquire(quantity, timeout)?;
-        out.set(insert(Work::Leases(acquiring, AtomicBool::new(false)))?);
+        out.set(insert(Acquire::work(acquiring, false))?);
         Ok(())
     })
 }
@@ -134,8 +161,8 @@ pub extern "C" fn zkl_op_fd(op: *const zkl_op) -> c_int {
     ffi_call(|| handle::get(op)?.descriptor())
 }
 
-/// Reports how an operation ended. If zkl_op_result or zkl_op_wait returns ZKL_OK for an operation that acquires a lock, the
-/// owner holds the lock. A later call to zkl_op_free then does not release the lock.
+/// Reports how an operation ended. If zkl_op_result or zkl_op_wait returns ZKL_OK for an operation that acquires, the owner has
+/// the hold, and zkl_op_hold gets it.
 ///
 /// Returns: ZKL_E_PENDING while the operation is still running. After the operation has ended, every call returns the same
 /// status:
@@ -208,8 +235,7 @@ pub extern "C" fn zkl_check_may_wait() -> zkl_status {
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_op_cancel(op: *mut zkl_op) -> zkl_status {
     status(|| match &handle::get(op)?.work {
-        Work::Lock(lock) => lock.cancel(),
-        Work::Leases(leases, _) => leases.cancel(),
+        Work::Acquire(acquire) => acquire.acquiring.cancel(),
         Work::Request(request) => {
             request.cancel();
             Ok(())
@@ -217,32 +243,25 @@ pub extern "C" fn zkl_op_cancel(op: *mut zkl_op) -> zkl_status {
     })
 }
 
-/// Takes the leases of an operation that has ended with ZKL_OK. The caller must release the leases, `*leases_out`, with
-/// zkl_leases_release.
+/// Takes the hold of an acquire operation that has ended with ZKL_OK. The caller must release the hold, `*hold_out`, with
+/// zkl_hold_release. The program can take the hold once.
 ///
 /// Returns: ZKL_OK. On failure:
 /// - ZKL_E_PENDING while the operation is still running.
-/// - ZKL_E_INVALID if the leases were already taken, or if the operation does not acquire leases.
+/// - ZKL_E_INVALID if the hold was already taken, or if the operation does not acquire.
 /// - The same statuses as zkl_op_result, if the operation has failed.
 /// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 ///
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
-pub unsafe extern "C" fn zkl_op_leases(op: *mut zkl_op, leases_out: *mut *mut zkl_leases) -> zkl_status {
+pub unsafe extern "C" fn zkl_op_hold(op: *mut zkl_op, hold_out: *mut *mut zkl_hold) -> zkl_status {
     status(|| {
         // SAFETY: the caller keeps the pointer valid during the call.
-        let out = unsafe { Output::new("leases_out", leases_out)? };
+        let out = unsafe { Output::new("hold_out", hold_out)? };
         let op = handle::get(op)?;
-        let Work::Leases(acquiring, is_taken) = &op.work else {
-            return Err(no_result("leases", "acquires leases"));
-        };
-        op.result()?;
-        if is_taken.swap(true, Ordering::Relaxed) {
-            return Err(Error::new(Status::Invalid, "the leases of this operation were already taken"));
-        }
-        let leases = acquiring.wait_for(Duration::ZERO).ok_or_else(pending_error)??;
-        out.set(handle::insert::<zkl_leases>(leases)?);
+        let Work::Acquire(acquire) = &op.work else { return Err(no_result("hold", "acquires a lock or leases")) };
+        out.set(hold::insert(acquire.take_hold()?)?);
         Ok(())
     })
 }
@@ -362,13 +381,12 @@ pub unsafe extern "C" fn zkl_op_semaphore(op: *mut zkl_op, semaphore_out: *mut *
 /// If the program frees the operation before it has taken the operation's client (zkl_op_client), the library closes the
 /// client in the background. The library then calls no further callbacks of this client.
 ///
-/// A successful acquire operation owns the lock until zkl_op_result or zkl_op_wait returns ZKL_OK. If the program frees a
-/// successful acquire before one of these functions has returned ZKL_OK, the library releases the lock without waiting for the
-/// server. If the operation acquires a multi-lock in several steps, a query can still show holds of member locks for a short
-/// time after this call. The library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or
-/// zkl_op_wait has already returned ZKL_OK for an acquire of a lock, the owner still holds the lock after this call and must
-/// release the lock. If the program has already released the hold that the operation acquired, zkl_op_free does not release a
-/// later hold of the same owner.
+/// A successful acquire operation owns its hold until the program takes the hold with zkl_op_hold. If the program frees the
+/// operation before, the library releases the hold without waiting for the server. There is one exception: if the owner is not
+/// ZKL_OWNER_NEW, and zkl_op_result or zkl_op_wait has already returned ZKL_OK for an acquire of a lock, the owner still holds the
+/// lock after this call, and the program must release the lock. If the program has already released the hold that the operation
+/// acquired, zkl_op_free does not release a later hold of the same owner. If the operation acquires a multi-lock in several steps,
+/// a query can still show holds of member locks for a short time after this call.
 ///
 /// Returns nothing. If `op` is not a live handle, the call has no effect. The last error message does not change.
 /// Does not block. Any thread may call this function.
@@ -387,7 +405,7 @@ pub extern "C" fn zkl_op_free(op: *mut zkl_op) {
 /// need this function if several green threads share one thread. Give each green thread its own owner number. The call blocks
 /// the whole thread with all its green threads.
 ///
-/// Returns: the same statuses as zkl_acquire_timeout.
+/// Returns: the same statuses as zkl_acquire_timeout, and also ZKL_E_INVALID if `owner` is ZKL_OWNER_NEW.
 /// Blocks until the owner holds the lock or the timeout passes. A call with timeout 0 waits at most one second for the server.
 /// Any thread may call this function.
 #[unsafe(no_mangle)]
@@ -395,6 +413,10 @@ pub extern "C" fn zkl_op_free(op: *mut zkl_op) {
 pub extern "C" fn zkl_acquire_as(lock: *mut zkl_lock, owner: u64, timeout_ms: i64) -> zkl_status {
     status(|| {
         let timeout = arg::timeout(timeout_ms)?;
+        if owner == ZKL_OWNER_NEW {
+            let message = "owner is 0 (ZKL_OWNER_NEW), for which no call could release the lock; use zkl_hold_acquire";
+            return Err(Error::new(Status::Invalid, message));
+        }
         handle::get(lock)?.acquire_as(owner_of(owner), timeout)
     })
 }
@@ -551,23 +573,20 @@ impl OpObject {
         })?
     }
 
-    /// Waits for at most `slice`, and returns the result of the operation if the operation has ended. If the operation has
-    /// acquired a lock, the lock now belongs to its owner. If the operation has acquired leases, they belong to the operation
-    /// until the program takes the leases.
+    /// Waits for at most `slice`, and returns the result of the operation if the operation has ended. A hold whose owner the
+    /// program knows now belongs to this owner.
     fn wait_and_keep(&self, slice: Duration) -> Option<Result<()>> {
         match &self.work {
-            Work::Lock(lock) => lock.wait_for(slice),
-            Work::Leases(leases, _) => leases.look_for(slice),
+            Work::Acquire(acquire) => acquire.wait_for(slice),
             Work::Request(request) => request.wait_for(slice),
         }
     }
 
-    /// Returns the result of the operation, if the operation has ended. Unlike `wait_and_keep`, this method does not pass an
-    /// acquired lock to its owner.
+    /// Returns the result of the operation, if the operation has ended. Unlike `wait_and_keep`, this method does not pass a
+    /// hold to its owner.
     fn peek_result(&self) -> Option<Result<()>> {
         match &self.work {
-            Work::Lock(lock) => lock.look_for(Duration::ZERO),
-            Work::Leases(leases, _) => leases.look_for(Duration::ZERO),
+            Work::Acquire(acquire) => acquire.acquiring.look_for(Duration::ZERO),
             Work::Request(request) => request.wait_for(Duration::ZERO),
         }
     }
@@ -598,8 +617,7 @@ impl OpObject {
     /// Calls `hook` when the operation has ended, or at once if the operation has already ended.
     pub(crate) fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
         match &self.work {
-            Work::Lock(lock) => lock.on_done(hook),
-            Work::Leases(leases, _) => leases.on_done(hook),
+            Work::Acquire(acquire) => acquire.acquiring.on_done(hook),
             Work::Request(request) => {
                 request.on_done(hook);
                 Ok(())
@@ -609,8 +627,7 @@ impl OpObject {
 
     fn close(&self) {
         match &self.work {
-            Work::Lock(lock) => lock.abandon(),
-            Work::Leases(leases, _) => leases.abandon(),
+            Work::Acquire(acquire) => acquire.acquiring.abandon(),
             Work::Request(request) => request.abandon(),
         }
         drop(self.descriptor.lock().take());
@@ -655,11 +672,4 @@ fn take_once<T>(what: &str, place: &Mutex<Option<T>>) -> Result<T> {
 
 fn pending_error() -> Error {
     Status::Pending.into()
-}
-
-pub(crate) fn owner_of(number: u64) -> Owner {
-    match number {
-        ZKL_OWNER_THREAD => Owner::current_thread(),
-        _ => Owner::task(number),
-    }
 }

@@ -10,10 +10,11 @@ use zklock_abi::handle;
 
 use crate::client::zkl_client;
 use crate::config::{self, zkl_config};
+use crate::hold::{self, owner_of, zkl_hold};
 use crate::lock_object::{LockHandles, zkl_lock};
-use crate::op::{self, Work, owner_of, zkl_op};
+use crate::op::{self, Work, zkl_op};
 use crate::request::{Request, RequestAnswer};
-use crate::semaphore::{self, zkl_leases, zkl_semaphore};
+use crate::semaphore::{self, zkl_semaphore};
 use crate::status::zkl_status;
 
 /// Starts making a client, and does not wait until the client is connected. All other rules of zkl_client_new also apply to
@@ -99,20 +100,19 @@ pub unsafe extern "C" fn zkl_release_start(lock: *mut zkl_lock, owner: u64, op_o
     }
 }
 
-/// Starts releasing all leases of the handle `leases`, and frees the handle immediately. The operation ends when the server
-/// has confirmed that the lease nodes are deleted. All other rules of zkl_leases_release also apply to this function. The
-/// caller must free the new operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the library
-/// still releases the leases.
+/// Starts releasing a hold, and frees the handle immediately. The operation ends when the server has confirmed that the nodes of
+/// the hold are deleted. All other rules of zkl_hold_release also apply to this function. The caller must free the new operation,
+/// `*op_out`, with zkl_op_free. If the program frees the operation early, the library still releases the hold.
 ///
-/// Returns: ZKL_OK if the release has started. Later, zkl_op_result returns the same statuses as zkl_leases_release. On
-/// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call that fails with
-/// ZKL_E_INVALID does not free the handle.
+/// Returns: ZKL_OK if the release has started. Later, zkl_op_result returns the same statuses as zkl_hold_release. On failure:
+/// ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call that fails
+/// with ZKL_E_INVALID does not free the handle.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
-pub unsafe extern "C" fn zkl_leases_release_start(leases: *mut zkl_leases, op_out: *mut *mut zkl_op) -> zkl_status {
+pub unsafe extern "C" fn zkl_hold_release_start(hold: *mut zkl_hold, op_out: *mut *mut zkl_op) -> zkl_status {
     // SAFETY: the caller keeps the pointer valid during the call.
-    unsafe { start(op_out, || Request::call(handle::take(leases)?.start_release(true)?, RequestAnswer::done)) }
+    unsafe { start(op_out, || Request::call(handle::take(hold)?.start_release(true)?, RequestAnswer::done)) }
 }
 
 /// Starts an operation that asks the server for the participants of a lock. The rules of zkl_participants apply, except that
@@ -297,20 +297,21 @@ pub unsafe extern "C" fn zkl_wait_lost_start(lock: *mut zkl_lock, owner: u64, op
     }
 }
 
-/// Starts an operation that waits until the leases are no longer safe. If the leases are released, the operation ends with
-/// ZKL_E_NOT_OWNER. All other rules of zkl_wait_lost_start also apply to this function.
+/// Starts an operation that waits until a hold is no longer safe. If the hold is released, the operation ends with
+/// ZKL_E_NOT_OWNER. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_start also apply to
+/// this function.
 ///
 /// Returns: the same statuses as zkl_wait_lost_start. On success, zkl_op_result later returns the same statuses as
 /// zkl_wait_lost.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
-pub unsafe extern "C" fn zkl_leases_wait_lost_start(leases: *mut zkl_leases, op_out: *mut *mut zkl_op) -> zkl_status {
+pub unsafe extern "C" fn zkl_hold_wait_lost_start(hold: *mut zkl_hold, op_out: *mut *mut zkl_op) -> zkl_status {
     // SAFETY: the caller keeps the pointer valid during the call.
     unsafe {
         start(op_out, || {
-            let wait = semaphore::query_leases(leases, |leases| leases.start_wait_lost())?;
-            Request::wait_lost(wait, "the leases are".to_owned())
+            let (wait, whose) = hold::query(hold, |hold| Ok((hold.start_wait_lost()?, hold::whose(hold))))?;
+            Request::wait_lost(wait, whose)
         })
     }
 }

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         c("rwlock"),
         c("semaphore_mutex"),
         c("semaphore"),
+        c("hold"),
         c("multi"),
         c("revoke"),
         c("handover"),

@@ -122,7 +122,7 @@ fn unused_hold_or_status_is_a_compiler_warning() {
         "semaphore.start()",
         "leases.release()",
     ];
-    let parameters = "(zkl::mutex &mutex, zkl::semaphore &semaphore, zkl::leases &leases)";
+    let parameters = "(zkl::mutex &mutex, zkl::semaphore &semaphore, zkl::hold &leases)";
     let head = format!("#include <zklock.hpp>\nvoid drop{parameters};\nvoid drop{parameters} {{\n");
     let used = "mutex.unlock(); static_cast<void>(semaphore); static_cast<void>(leases);\n";
     let unused: String = dropped.iter().map(|call| format!("{call};\n")).collect();
@@ -290,7 +290,7 @@ int main(int, char **argv) {
 void work(zkl::client &client, zkl::mutex &mutex, zkl::semaphore &semaphore);
 void work(zkl::client &client, zkl::mutex &mutex, zkl::semaphore &semaphore) {
     std::lock_guard guard(mutex);
-    zkl::leases lease = semaphore.acquire();
+    zkl::hold lease = semaphore.acquire();
     const auto token = mutex.lost_token();
     lease.on_lost([] {});
     if (token.stop_requested() || lease.lost_token().stop_requested() || client.state() != zkl::state::connected) throw 1;

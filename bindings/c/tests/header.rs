@@ -41,6 +41,14 @@ fn sections() -> Vec<Section> {
             "All kinds of locks have the same handle type. The page docs/choosing.md compares them.",
             &["lock_object", "lock"],
         ),
+        Section {
+            macros: OWNER_THREAD.to_owned(),
+            ..section(
+                "Holds",
+                "An acquire of a lock or of leases gives a hold. Any thread may use and release it.",
+                &["hold"],
+            )
+        },
         section("Fencing", "Numbers with which a store can reject late writes. See docs/fencing.md.", &["fencing"]),
         section("Semaphores", "A limited number of leases. One call can acquire one or more of them.", &["semaphore"]),
         section(
@@ -48,15 +56,12 @@ fn sections() -> Vec<Section> {
             "Queries for tools and messages: the participants of a lock, and what a call waits for.",
             &["participant", "waiting"],
         ),
-        Section {
-            macros: OWNER_THREAD.to_owned(),
-            ..section(
-                "Operations",
-                "Calls that do not block a thread, for event loops, and holds of owners that are not threads. The page\n\
-                 docs/embedding.md shows an event loop.",
-                &["op", "completion_queue", "start"],
-            )
-        },
+        section(
+            "Operations",
+            "Calls that do not block a thread, for event loops, and holds of owners that are not threads. The page\n\
+             docs/embedding.md shows an event loop.",
+            &["op", "completion_queue", "start"],
+        ),
         section(
             "Events",
             "Changes of sessions and holds are reported on the event thread, or when the program polls for them.",
@@ -91,7 +96,7 @@ const NODISCARD: &str = "
 
 /// cbindgen cannot express the largest number of a type.
 const OWNER_THREAD: &str = "
-/** The owner number of the calling thread. A program can assign every other number, including 0, to an owner. */
+/** The calling thread as an owner. A program can choose every other number, except ZKL_OWNER_NEW, for an owner of its own. */
 #define ZKL_OWNER_THREAD UINT64_MAX
 ";
 
@@ -106,7 +111,15 @@ fn the_headers_are_up_to_date() {
 fn functions_return_a_value_or_a_status_and_output_parameters_come_last() {
     for function in functions() {
         let is_output = |kind: &Kind| {
-            matches!(kind, Kind::HandleOut(_) | Kind::NumberOut | Kind::StructOut | Kind::Buffer | Kind::Array)
+            matches!(
+                kind,
+                Kind::HandleOut(_)
+                    | Kind::NumberOut
+                    | Kind::StructOut
+                    | Kind::SizedStructOut
+                    | Kind::Buffer
+                    | Kind::Array
+            )
         };
         let mut parameters =
             function.parameters.iter().map(|parameter| &parameter.kind).skip_while(|kind| !is_output(kind));
@@ -136,7 +149,7 @@ fn every_function_that_acquires_or_creates_warns_of_an_unused_result() {
         functions().into_iter().filter(|function| function.is_checked).map(|function| function.name).collect();
     let expected = |name: &str| {
         ["_new", "_acquire", "_start", "_listen"].iter().any(|part| name.contains(part)) && !name.ends_with("_free")
-            || ["zkl_op_leases", "zkl_op_client", "zkl_op_semaphore"].contains(&name)
+            || ["zkl_op_hold", "zkl_op_client", "zkl_op_semaphore"].contains(&name)
     };
     let all: BTreeSet<String> =
         functions().into_iter().map(|function| function.name).filter(|name| expected(name)).collect();

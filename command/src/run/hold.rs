@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use zklock::{
-    Acquiring, AcquiringLeases, Call, Client, Error, Leases, Lock, LockState, Owner, Participant, Result, Semaphore,
-    Status, Waiting,
-};
+use zklock::{Acquiring, Call, Client, Error, Lock, LockState, Owner, Participant, Result, Semaphore, Status, Waiting};
 
 use crate::cli::LockArguments;
 
@@ -55,16 +52,17 @@ pub(crate) enum Target {
 
 /// An acquire in progress.
 #[derive(Debug)]
-pub(crate) enum Pending {
-    Lock(Acquiring, Lock, Owner),
-    Leases(AcquiringLeases),
+pub(crate) struct Pending {
+    acquiring: Acquiring,
+    members: Vec<Lock>,
 }
 
 /// A lock that was acquired.
 #[derive(Debug)]
-pub(crate) enum Hold {
-    Lock(Lock, Owner),
-    Leases(Leases),
+pub(crate) struct Hold {
+    hold: zklock::Hold,
+    /// The member locks of a multi-lock. The list is empty for other locks.
+    members: Vec<Lock>,
 }
 
 impl Target {
@@ -106,19 +104,12 @@ impl Target {
 
     /// Starts acquiring the lock. The acquire ends within `timeout`, or waits without a limit.
     pub(crate) fn start(&self, timeout: Option<Duration>, on_end: impl FnOnce() + Send + 'static) -> Result<Pending> {
-        match self {
-            Self::Lock(lock) => {
-                let owner = Owner::unique();
-                let acquiring = lock.start_acquire(owner, timeout)?;
-                acquiring.on_done(on_end)?;
-                Ok(Pending::Lock(acquiring, lock.clone(), owner))
-            }
-            Self::Semaphore(semaphore, quantity) => {
-                let acquiring = semaphore.start_acquire(*quantity, timeout)?;
-                acquiring.on_done(on_end)?;
-                Ok(Pending::Leases(acquiring))
-            }
-        }
+        let (acquiring, members) = match self {
+            Self::Lock(lock) => (lock.start_acquire(Owner::unique(), timeout)?, lock.members().to_vec()),
+            Self::Semaphore(semaphore, quantity) => (semaphore.start_acquire(*quantity, timeout)?, Vec::new()),
+        };
+        acquiring.on_done(on_end)?;
+        Ok(Pending { acquiring, members })
     }
 
     /// Returns what the acquire waits for. A multi-lock can wait for several reasons; the first one is enough for a
@@ -143,53 +134,37 @@ impl Target {
 impl Pending {
     /// Returns the hold if the acquire has succeeded, and `None` if the acquire still runs.
     pub(crate) fn poll(&self) -> Option<Result<Hold>> {
-        match self {
-            Self::Lock(acquiring, lock, owner) => {
-                Some(acquiring.wait_for(Duration::ZERO)?.map(|()| Hold::Lock(lock.clone(), *owner)))
-            }
-            Self::Leases(acquiring) => Some(acquiring.wait_for(Duration::ZERO)?.map(Hold::Leases)),
-        }
+        let result = self.acquiring.wait_for(Duration::ZERO)?;
+        Some(result.map(|hold| Hold { hold, members: self.members.clone() }))
     }
 }
 
 impl Hold {
     pub(crate) fn state(&self) -> LockState {
-        let state = match self {
-            Self::Lock(lock, owner) => lock.state_as(*owner),
-            Self::Leases(leases) => leases.state(),
-        };
         // A closed client has no holds.
-        state.unwrap_or(LockState::Lost)
+        self.hold.state().unwrap_or(LockState::Lost)
     }
 
     /// Returns how long the hold is certainly safe.
     pub(crate) fn remaining(&self) -> Duration {
-        let remaining = match self {
-            Self::Lock(lock, owner) => lock.remaining_as(*owner),
-            Self::Leases(leases) => leases.remaining(),
-        };
-        remaining.unwrap_or(Duration::ZERO)
+        self.hold.remaining().unwrap_or(Duration::ZERO)
     }
 
     /// Returns the fencing token of each path, in the order of the paths.
     pub(crate) fn tokens(&self) -> Result<Vec<i64>> {
-        match self {
-            Self::Lock(lock, owner) if lock.members().is_empty() => Ok(vec![lock.fencing_token_as(*owner)?]),
-            Self::Lock(lock, owner) => lock.members().iter().map(|member| member.fencing_token_as(*owner)).collect(),
-            Self::Leases(leases) => Ok(vec![leases.fencing_token()?]),
+        if self.members.is_empty() {
+            return Ok(vec![self.hold.token()]);
         }
+        self.members.iter().map(|member| member.fencing_token_as(self.hold.owner())).collect()
     }
 
-    /// Returns the nodes of the hold.
+    /// Returns the nodes of the hold, in the order of the paths.
     pub(crate) fn nodes(&self) -> Result<Vec<String>> {
-        match self {
-            Self::Lock(lock, owner) if lock.members().is_empty() => lock.node_paths_as(*owner),
-            Self::Lock(lock, owner) => {
-                let nodes = lock.members().iter().map(|member| member.node_paths_as(*owner));
-                Ok(nodes.collect::<Result<Vec<_>>>()?.concat())
-            }
-            Self::Leases(leases) => leases.node_paths(),
+        if self.members.is_empty() {
+            return self.hold.node_paths();
         }
+        let nodes = self.members.iter().map(|member| member.node_paths_as(self.hold.owner()));
+        Ok(nodes.collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// Returns the first node of the hold.
@@ -199,9 +174,6 @@ impl Hold {
 
     /// Starts releasing the lock.
     pub(crate) fn start_release(&self) -> Result<Call<()>> {
-        match self {
-            Self::Lock(lock, owner) => lock.start_release(*owner, true),
-            Self::Leases(leases) => leases.start_release(true),
-        }
+        self.hold.start_release(true)
     }
 }

@@ -11,7 +11,7 @@ use super::{Lock, SemaphoreMutex, seconds_left};
 use crate::callback::start_thread;
 use crate::errors::{EndedItem, OrRaise, end_block, to_py_err};
 use crate::event::{CallbackDispatcher, Listener};
-use crate::hold::Hold;
+use crate::hold::{Busy, Hold, TryHold};
 use crate::hold_tracker::{current_hold_tracker, current_owner};
 use crate::participant::{self, Participant};
 use crate::seconds::{self, AcquireTimeout, Seconds};
@@ -62,7 +62,23 @@ impl Lock {
         #[pyo3(from_py_with = seconds::acquire_timeout)] timeout: AcquireTimeout,
     ) -> PyResult<Hold> {
         let timeout = timeout.or(this.get().timeout);
-        Hold::acquire(this, timeout)
+        Hold::acquire(this, timeout)?.or_raise(this.py())
+    }
+
+    /// Acquire the lock if it is free, and return a Hold. If another participant holds the lock or waits for it, return an object that
+    /// is false. In a ``with`` block, this object stands for None, so the block runs in both cases::
+    ///
+    ///     with lock.try_hold() as hold:
+    ///         if hold:
+    ///             store.write(value, fence=hold.token)
+    ///
+    /// The call blocks for at most one second. It raises ConnectionLost if no server answers within this second. The other errors are
+    /// the same as for ``acquire()``.
+    fn try_hold(this: &Bound<'_, Self>) -> PyResult<TryHold> {
+        match Hold::acquire(this, Some(Seconds::ZERO))? {
+            Err(error) if error.status() == Status::Timeout => Ok(TryHold::Busy(Busy)),
+            held => held.or_raise(this.py()).map(TryHold::Held),
+        }
     }
 
     /// Release the lock once for the calling thread. The last release of a hold waits until the server has confirmed the removal of the
@@ -353,7 +369,7 @@ impl Lock {
             if acquired.is_ok() {
                 Self::keep(this);
             }
-            return Ok(acquired.map(drop));
+            return Ok(acquired.map(|hold| _ = hold.leave_to_owner()));
         }
         let tracker = current_hold_tracker(py)?;
         let entered = lock.acquire_and_wait(py, tracker.get().owner(), timeout)?;
@@ -362,7 +378,7 @@ impl Lock {
             lock.set_latest_owner(tracker.get().owner(), tracker.get().who());
             tracker.get().add(this)?;
         }
-        Ok(entered.map(drop))
+        Ok(entered.map(|hold| _ = hold.leave_to_owner()))
     }
 
     fn has_no_owner(this: &Bound<'_, Self>) -> bool {

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 OWN_TIMEOUT: Any = ...
 """The default of the argument ``timeout``: the timeout of the lock or the semaphore."""
 
-Held = TypeVar("Held", bound="AbstractAsyncContextManager[Any]")
+Held = TypeVar("Held", bound="AbstractAsyncContextManager[Any] | None")
 """The type of the acquired object. If a program uses the object in ``async with``, the end of the block releases the
-lock or the leases.
+lock or the leases. The object is None if ``try_hold()`` has found a busy lock.
 """
 
 

@@ -8,7 +8,17 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
-from zklock._errors import ClientClosed, ConnectionLost, Error, Exhausted, Forked, InvalidType, LockLost, NotOwner
+from zklock._errors import (
+    ClientClosed,
+    ConnectionLost,
+    Error,
+    Exhausted,
+    Forked,
+    InvalidType,
+    LockLost,
+    LockTimeout,
+    NotOwner,
+)
 from zklock._logs import log_failed_end
 from zklock._states import LockState
 from zklock._zklock import _listen, _report_unraisable, _set_revocable, _TaskLock
@@ -108,6 +118,25 @@ class Lock(Uncopyable):
                 await write(fence=hold.token)
         """
         return Acquiring(self._hold(timeout, current_task()))
+
+    def try_hold(self) -> Acquiring[Hold | None]:
+        """Acquire the lock if it is free, and return a Hold. If another participant holds the lock or waits for it,
+        return None. Use the call in an ``async with`` block, which runs in both cases, or await the call::
+
+            async with lock.try_hold() as hold:
+                if hold:
+                    await write(fence=hold.token)
+
+        The call waits for at most one second. It raises ConnectionLost if no server answers within this second. The
+        other errors are the same as for ``acquire()``.
+        """
+        return Acquiring(self._try_hold(current_task()))
+
+    async def _try_hold(self, caller: Task | None) -> Hold | None:
+        try:
+            return await self._hold(0, caller)
+        except LockTimeout:
+            return None
 
     async def _hold(self, timeout: float | None, caller: Task | None) -> Hold:
         queue, task = self._bridge.queue_for_call(), owning_task(caller)
@@ -591,6 +620,12 @@ class Hold(Uncopyable):
         """
         self._native.release_nowait()
         self._lock._drop_if_free()
+
+    def check(self) -> None:
+        """Raise LockLost if this hold is not safe at this moment, and NotOwner if the hold was released. Call
+        ``check()`` between the steps of the work.
+        """
+        self._native.check()
 
     async def __aenter__(self) -> Self:
         """Return this Hold. Raises NotOwner if the hold was already released, and LockLost if the hold was lost."""

@@ -188,6 +188,22 @@ class Leases(Uncopyable):
         return self._native.fencing_token
 
     @property
+    def token(self) -> int:
+        """The fencing token of the leases, which does not change after a loss or a release. See ``fencing_token``."""
+        return self._native.token
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the leases are unsafe and the program has not yet released them. ``is_lost`` is True if the state of
+        the leases is UNCERTAIN or LOST, or if the client was closed before the release.
+        """
+        return self._native.is_lost
+
+    def check(self) -> None:
+        """Raise LockLost if the leases are not safe at this moment, and NotOwner if they were released."""
+        self._native.check()
+
+    @property
     def node_paths(self) -> list[str]:
         """The paths of the leases' nodes, without the client's chroot. Raises the same errors as ``fencing_token``."""
         return self._native.node_paths

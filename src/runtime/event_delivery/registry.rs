@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use zklock_core::engine::{Event, LockId, Notification};
+use zklock_core::engine::{Event, HoldId, LockId, Notification};
 
 /// A closure from the program, which the client calls for each event.
 pub(crate) type EventHandler = dyn Fn(&Event) + Send + Sync;
@@ -12,7 +12,7 @@ pub(crate) type EventHandler = dyn Fn(&Event) + Send + Sync;
 /// A handler for revocation requests. The handler receives the path of the node whose revocation was requested.
 pub(crate) type RevocationHandler = dyn Fn(&str) + Send + Sync;
 
-/// Selects which events of a lock or of leases a listener receives.
+/// Selects which events of a lock or of a hold a listener receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(i32)]
 #[non_exhaustive]
@@ -33,15 +33,15 @@ pub enum Listen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct HandlerId(u64);
 
-/// A scope selects the events for a handler: the events of a client, of a lock, or of some leases.
+/// A scope selects the events for a handler: the events of a client, of a lock, or of a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// The session and all holds of the client.
     Client,
     /// All holds of a lock.
     Lock(LockId),
-    /// The leases that a semaphore has granted with this fencing token.
-    Leases(LockId, i64),
+    /// The hold of a lock or of leases with this id.
+    Hold(LockId, HoldId),
     /// The revocation requests for a lock.
     Revocation(LockId),
 }
@@ -76,7 +76,7 @@ impl Registry {
         let id = HandlerId(self.last_id);
         match scope {
             Scope::Client => self.client_handlers.push(id),
-            Scope::Lock(lock) | Scope::Leases(lock, _) => self.lock_handlers.entry(lock).or_default().push(id),
+            Scope::Lock(lock) | Scope::Hold(lock, _) => self.lock_handlers.entry(lock).or_default().push(id),
             Scope::Revocation(lock) => drop(self.revocation_handlers.insert(lock, id)),
         }
         self.loss_handler_count += usize::from(which == Listen::Loss);
@@ -90,7 +90,7 @@ impl Registry {
         let RegisteredHandler { scope, which, handler } = self.entries.remove(&id)?;
         match scope {
             Scope::Client => self.client_handlers.retain(|&other| other != id),
-            Scope::Lock(lock) | Scope::Leases(lock, _) => {
+            Scope::Lock(lock) | Scope::Hold(lock, _) => {
                 let listening = self.lock_handlers.entry(lock).or_default();
                 listening.retain(|&other| other != id);
                 if listening.is_empty() {
@@ -159,8 +159,8 @@ impl Registry {
 impl RegisteredHandler {
     fn matches(&self, notification: &Notification) -> bool {
         let is_of = match (self.scope, notification) {
-            (Scope::Leases(_, leases), Notification::Event(event) | Notification::Forfeit(event)) => {
-                matches!(event, Event::Lock { token, .. } if *token == leases)
+            (Scope::Hold(_, id), Notification::Event(event) | Notification::Forfeit(event)) => {
+                matches!(*event, Event::Lock { token, fencing_pass, .. } if id == HoldId { token, fencing_pass })
             }
             _ => true,
         };

@@ -40,7 +40,7 @@ struct lock_choice {
 struct hold {
     const struct lock_choice *choice;
     zkl_lock *lock;
-    zkl_leases *leases;
+    zkl_hold *leases;
     int64_t token;
 };
 
@@ -136,14 +136,15 @@ static int32_t acquire(struct worker *worker, const struct lock_choice *choice, 
                                                : zkl_semaphore_acquire_timeout(choice->semaphore, 1, limit_ms, &hold->leases);
     uint64_t returned = now();
     if (status == ZKL_OK) {
-        status = hold->leases == NULL ? zkl_fencing_token(hold->lock, &hold->token)
-                                      : zkl_leases_fencing_token(hold->leases, &hold->token);
+        zkl_hold_info info = {.size = sizeof info};
+        status = hold->leases == NULL ? zkl_fencing_token(hold->lock, &info.token) : zkl_hold_view(hold->leases, &info);
+        hold->token = info.token;
         if (status == ZKL_OK) {
             note(returned, worker->number, "got %s %" PRId64, choice->path, hold->token);
             return ZKL_OK;
         }
         /* The hold was lost before its token could be read. */
-        if (hold->leases != NULL) zkl_leases_release(hold->leases);
+        if (hold->leases != NULL) zkl_hold_release(hold->leases);
         else zkl_release(hold->lock);
     }
     note(returned, worker->number, "failed %s %d", choice->path, status);
@@ -154,16 +155,17 @@ static int32_t acquire(struct worker *worker, const struct lock_choice *choice, 
 /* Checks a hold. Returns 1 if it is held. */
 static int check_hold(struct worker *worker, const struct hold *hold)
 {
-    int64_t left = 0;
+    zkl_hold_info info = {.size = sizeof info};
     uint64_t at = now();
-    int is_held = (hold->leases == NULL ? zkl_is_held(hold->lock) : zkl_leases_is_held(hold->leases)) == 1;
+    int is_held = (hold->leases == NULL ? zkl_is_held(hold->lock) : zkl_hold_is_held(hold->leases)) == 1;
     uint64_t left_at = now();
     int32_t status =
-        hold->leases == NULL ? zkl_remaining_ms(hold->lock, &left) : zkl_leases_remaining_ms(hold->leases, &left);
-    int32_t state = hold->leases == NULL ? zkl_lock_state(hold->lock) : zkl_leases_state(hold->leases);
+        hold->leases == NULL ? zkl_remaining_ms(hold->lock, &info.remaining_ms) : zkl_hold_view(hold->leases, &info);
+    int32_t of_leases = status == ZKL_OK ? info.state : status;
+    int32_t state = hold->leases == NULL ? zkl_lock_state(hold->lock) : of_leases;
     uint64_t done = now();
     note(at, worker->number, "look %" PRId64 " %d %" PRIu64 " %" PRId64 " %d %" PRIu64, hold->token, is_held, left_at,
-         status == ZKL_OK ? left : 0, state, done);
+         status == ZKL_OK ? info.remaining_ms : 0, state, done);
     return is_held;
 }
 
@@ -174,7 +176,7 @@ static void release_hold(struct worker *worker, const struct hold *hold)
     uint64_t how = random_below(worker, 4);
     int waits = hold->leases != NULL || how > (uses_new_handle ? 1 : 0);
     note(now(), worker->number, "leave %" PRId64 " %d", hold->token, waits);
-    if (hold->leases != NULL) status = zkl_leases_release(hold->leases);
+    if (hold->leases != NULL) status = zkl_hold_release(hold->leases);
     else if (waits) status = zkl_release(hold->lock);
     else if (how == 0) status = zkl_release_nowait(hold->lock);
     else zkl_lock_free(hold->lock);

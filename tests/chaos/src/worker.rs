@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use clap::Args;
 use fastrand::Rng;
-use zklock::{Client, Config, Event, Leases, Lock, LockState, Semaphore};
+use zklock::{Client, Config, Event, Lock, LockState, Semaphore};
 
 use crate::checker::FINAL_LIMIT_MS;
 use crate::clock;
@@ -101,7 +101,8 @@ enum Handle {
 enum Hold<'a> {
     Shared(&'a Lock),
     Own(Lock),
-    Leases(Leases),
+    /// A hold of a lock or of a lease, which any thread may release.
+    Exact(zklock::Hold),
 }
 
 struct Worker<'a> {
@@ -142,8 +143,9 @@ impl<'a> Worker<'a> {
         self.note(&format!("call {} {} {limit_ms}", choice.path, choice.stance));
         let got = match (&choice.handle, fresh) {
             (_, Some(lock)) => lock.acquire(limit).map(|()| Hold::Own(lock)),
+            (Handle::Lock(lock), None) if self.dice.bool() => lock.hold(limit).map(Hold::Exact),
             (Handle::Lock(lock), None) => lock.acquire(limit).map(|()| Hold::Shared(lock)),
-            (Handle::Semaphore(semaphore), None) => semaphore.acquire(1, limit).map(Hold::Leases),
+            (Handle::Semaphore(semaphore), None) => semaphore.acquire(1, limit).map(Hold::Exact),
         };
         let returned = clock::now();
         let named = got.and_then(|hold| match hold.token() {
@@ -228,7 +230,7 @@ impl Hold<'_> {
         match self {
             Self::Shared(lock) => lock.fencing_token(),
             Self::Own(lock) => lock.fencing_token(),
-            Self::Leases(leases) => leases.fencing_token(),
+            Self::Exact(hold) => Ok(hold.token()),
         }
     }
 
@@ -236,7 +238,7 @@ impl Hold<'_> {
         match self {
             Self::Shared(lock) => lock.is_held(),
             Self::Own(lock) => lock.is_held(),
-            Self::Leases(leases) => leases.is_held(),
+            Self::Exact(hold) => hold.is_held(),
         }
         .unwrap_or_default()
     }
@@ -245,7 +247,7 @@ impl Hold<'_> {
         match self {
             Self::Shared(lock) => lock.remaining(),
             Self::Own(lock) => lock.remaining(),
-            Self::Leases(leases) => leases.remaining(),
+            Self::Exact(hold) => hold.remaining(),
         }
         .unwrap_or_default()
     }
@@ -254,7 +256,7 @@ impl Hold<'_> {
         match self {
             Self::Shared(lock) => lock.state(),
             Self::Own(lock) => lock.state(),
-            Self::Leases(leases) => leases.state(),
+            Self::Exact(hold) => hold.state(),
         }
         .unwrap_or(LockState::Free)
     }
@@ -263,7 +265,7 @@ impl Hold<'_> {
         match self {
             Self::Shared(lock) => lock.release(),
             Self::Own(lock) => lock.release(),
-            Self::Leases(leases) => leases.release(),
+            Self::Exact(hold) => hold.release(),
         }
     }
 
@@ -271,7 +273,7 @@ impl Hold<'_> {
         match self {
             Self::Shared(lock) => lock.release_nowait(),
             Self::Own(lock) => lock.release_nowait(),
-            Self::Leases(leases) => leases.start_release(false).map(drop),
+            Self::Exact(hold) => hold.release_nowait(),
         }
     }
 }

@@ -60,7 +60,7 @@ fn calls_go_on_while_the_waiting_thread_is_in_a_signal_handler() {
         let acquiring = kept.start_acquire(zklock::Owner::task(1), None).unwrap();
         wait_for_waiters(&before, 2);
         before.release().unwrap();
-        acquiring.wait().unwrap();
+        acquiring.wait().unwrap().leave_to_owner();
         held.acquire(None).unwrap();
         STUCK.store(1, Ordering::SeqCst);
         let id = Arc::new(AtomicI32::new(0));

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{TEST_TIMEOUT, client, client_with, path, server_without_sweeps, status, wait_for_waiters};
-use zklock::{Client, Leases, Lock, Owner, Semaphore, Status};
+use zklock::{Client, Hold, Lock, Owner, Semaphore, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, request_type, wait_until};
 
 const CREATE_CONTAINER: i32 = 19;
@@ -335,14 +335,14 @@ fn release_wakes_only_the_granted_waiters() {
     assert_eq!(recorder.take().len(), joined.len() * (READERS + 1));
 
     held.write.release().unwrap();
-    waiting.wait().unwrap();
+    let _ = waiting.wait().unwrap().leave_to_owner();
     // The writer checks whether the holder has kept a read lock in the position of its write lock. The readers wait for
     // the writer and receive no event.
     assert_eq!(recorder.take(), [LIST]);
     assert!(readers.iter().all(|rw| !rw.read.is_held_in_process().unwrap()));
 
     writer.write.release_as(Owner::task(0)).unwrap();
-    reading.into_iter().for_each(|reading| reading.wait().unwrap());
+    reading.into_iter().for_each(|reading| _ = reading.wait().unwrap().leave_to_owner());
     // Two writers were ahead when the readers joined, so each reader lists once to check whether the other writer has
     // gone too.
     assert_eq!(recorder.take(), [&[DELETE][..], &[LIST; READERS]].concat());
@@ -391,7 +391,7 @@ fn request_counts_of_read_write_locks_multi_locks_and_semaphores() {
 }
 
 /// Another client acquires all leases of a semaphore.
-fn server_side(server: &ZooKeeper, semaphore: &Semaphore) -> Leases {
+fn server_side(server: &ZooKeeper, semaphore: &Semaphore) -> Hold {
     let path = semaphore.path().to_owned();
     client(&server.address()).semaphore(&path, 3).unwrap().acquire(3, Some(TEST_TIMEOUT)).unwrap()
 }

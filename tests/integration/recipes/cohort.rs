@@ -42,7 +42,7 @@ fn local_handover_repeats_up_to_its_limit_without_requests() {
     let client = client(&proxy.address());
     // Two lock handles of one path share a cohort.
     let (lock, twin) = (mutex(&client, &path, 3), mutex(&client, &path, 3));
-    lock.start_acquire(task(0), None).unwrap().wait().unwrap();
+    lock.acquire_as(task(0), None).unwrap();
     let first = fencing_pair(&lock, task(0));
     assert_eq!(first.1, 0);
     let mut waiting = wait_as(&lock, 1..4);
@@ -59,7 +59,7 @@ fn local_handover_repeats_up_to_its_limit_without_requests() {
     let (node, mut holder) = (lock.node_paths_as(task(0)).unwrap(), task(0));
     for (pass, (owner, acquiring)) in (1..).zip(waiting.drain(..3)) {
         lock.release_as(holder).unwrap();
-        acquiring.wait().unwrap();
+        acquiring.wait().unwrap().leave_to_owner();
         assert_eq!(fencing_pair(&lock, owner), (first.0, pass));
         assert_eq!(lock.node_paths_as(owner).unwrap(), node);
         assert_eq!((lock.state_as(owner).unwrap(), lock.is_held_as(holder).unwrap()), (LockState::Held, false));
@@ -71,7 +71,7 @@ fn local_handover_repeats_up_to_its_limit_without_requests() {
     lock.release_as(holder).unwrap();
     let mut last = first;
     for (owner, acquiring) in waiting {
-        acquiring.wait().unwrap();
+        acquiring.wait().unwrap().leave_to_owner();
         let next = fencing_pair(&twin, owner);
         assert!(next > last && next.0 > first.0, "{next:?} after {last:?}");
         last = next;
@@ -88,13 +88,13 @@ fn a_new_limit_applies_to_acquires_that_begin_later() {
     let client = client(&server.address());
     for (before, after) in [(1, 100), (100, 1), (2, 0)] {
         let lock = mutex(&client, &path("new-limit"), before);
-        lock.start_acquire(task(0), None).unwrap().wait().unwrap();
+        lock.acquire_as(task(0), None).unwrap();
         let waiting = wait_as(&lock, 1..4);
         lock.set_local_handover(after).unwrap();
         let (mut holder, mut passes) = (task(0), Vec::new());
         for (owner, acquiring) in waiting {
             lock.release_as(holder).unwrap();
-            acquiring.wait().unwrap();
+            acquiring.wait().unwrap().leave_to_owner();
             passes.push(fencing_pair(&lock, owner).1);
             holder = owner;
         }
@@ -104,7 +104,7 @@ fn a_new_limit_applies_to_acquires_that_begin_later() {
         let late = wait_as(&lock, 4..6);
         lock.release_as(holder).unwrap();
         for (owner, acquiring) in late {
-            acquiring.wait().unwrap();
+            acquiring.wait().unwrap().leave_to_owner();
             assert!(fencing_pair(&lock, owner).1 <= before.max(after), "from {before} to {after}");
             lock.release_as(owner).unwrap();
         }
@@ -203,11 +203,11 @@ fn abandoned_wait_leaves_the_node_to_the_next_local_waiter() {
         assert_eq!(queue(&mut raw, &path), before);
         theirs.release().unwrap();
         for (owner, acquiring) in others {
-            acquiring.wait().unwrap();
+            acquiring.wait().unwrap().leave_to_owner();
             assert!(behind.wait_for(Duration::ZERO).is_none());
             ours.release_as(owner).unwrap();
         }
-        behind.wait().unwrap();
+        behind.wait().unwrap().leave_to_owner();
         theirs.release_as(task(9)).unwrap();
         theirs.acquire(None).unwrap();
     }
@@ -223,7 +223,7 @@ fn timeout_cancel_and_close_reach_waiters_without_a_node() {
     let server = ZooKeeper::shared();
     let (path, client) = (path("behind"), client(&server.address()));
     let (lock, twin) = (mutex(&client, &path, 9), mutex(&client, &path, 9));
-    lock.start_acquire(task(0), None).unwrap().wait().unwrap();
+    lock.acquire_as(task(0), None).unwrap();
     let node = lock.node_paths_as(task(0)).unwrap().remove(0);
     let error = lock.acquire(Some(200 * MS)).unwrap_err();
     assert_eq!(error.status(), Status::Timeout);
@@ -250,10 +250,10 @@ fn timeout_cancel_and_close_reach_waiters_without_a_node() {
     lock.close().unwrap();
     first.into_iter().for_each(|(_, acquiring)| assert_eq!(status(acquiring.wait()), Status::Closed));
     for (owner, acquiring) in second {
-        acquiring.wait().unwrap();
+        acquiring.wait().unwrap().leave_to_owner();
         twin.release_as(owner).unwrap();
     }
-    twin.start_acquire(task(0), None).unwrap().wait().unwrap();
+    twin.acquire_as(task(0), None).unwrap();
     let last = wait_as(&twin, 1..4);
     client.close().unwrap();
     last.into_iter().for_each(|(_, acquiring)| assert_eq!(status(acquiring.wait()), Status::Closed));
@@ -265,16 +265,16 @@ fn reentrant_hold_is_handed_over_after_its_last_release() {
     let (path, client) = (path("again"), client(&server.address()));
     let lock = mutex(&client, &path, 9);
     let twice = || lock.start_acquire(task(1), TRY_ONCE).unwrap().wait().unwrap();
-    twice();
-    twice();
+    twice().leave_to_owner();
+    twice().leave_to_owner();
     let (owner, next) = wait_as(&lock, 2..3).remove(0);
     lock.release_as(task(1)).unwrap();
     assert!(next.wait_for(20 * MS).is_none(), "the owner has acquired the lock twice");
     lock.release_as(task(1)).unwrap();
-    next.wait().unwrap();
+    next.wait().unwrap().leave_to_owner();
     let again = lock.start_acquire(task(1), Some(TEST_TIMEOUT)).unwrap();
     lock.release_as(owner).unwrap();
-    again.wait().unwrap();
+    again.wait().unwrap().leave_to_owner();
     assert_eq!(lock.fencing_pass_as(task(1)).unwrap(), 2);
     assert_eq!(status(lock.fencing_pass_as(owner)), Status::NotOwner);
 }
@@ -284,13 +284,13 @@ fn lost_hold_is_not_handed_over() {
     let server = ZooKeeper::shared();
     let (path, mut raw, client) = (path("lost"), raw(server), client(&server.address()));
     let lock = mutex(&client, &path, 9);
-    lock.start_acquire(task(0), None).unwrap().wait().unwrap();
+    lock.acquire_as(task(0), None).unwrap();
     let node = lock.node_paths_as(task(0)).unwrap().remove(0);
     let token = fencing_pair(&lock, task(0));
     let waiting = wait_as(&lock, 1..4);
     assert_eq!(raw.delete(&node), 0);
     for (owner, acquiring) in waiting {
-        acquiring.wait().unwrap();
+        acquiring.wait().unwrap().leave_to_owner();
         assert!(fencing_pair(&lock, owner) > token);
         lock.release_as(owner).unwrap();
     }
@@ -298,7 +298,7 @@ fn lost_hold_is_not_handed_over() {
     assert_eq!(status(lock.release_as(task(0))), Status::Lost);
     // If the node of a cohort that waits for another process is deleted, its call joins again, and the other calls
     // continue to wait.
-    lock.start_acquire(task(0), None).unwrap().wait().unwrap();
+    lock.acquire_as(task(0), None).unwrap();
     lock.release_as(task(0)).unwrap();
     wait_for_queue(&mut raw, &path, 0);
 }
@@ -319,13 +319,13 @@ fn cohort_survives_session_expiry() {
         proxy.refuse(false);
         wait_until(TEST_TIMEOUT, || ![0, before].contains(&one.session_id().unwrap()));
     };
-    ours.start_acquire(task(0), None).unwrap().wait().unwrap();
+    ours.acquire_as(task(0), None).unwrap();
     let token = fencing_pair(&ours, task(0));
     let waiting = wait_as(&ours, 1..4);
     end_session(false);
     assert_eq!(status(ours.release_as(task(0))), Status::Lost);
     for (pass, (owner, acquiring)) in (0..).zip(waiting) {
-        acquiring.wait().unwrap();
+        acquiring.wait().unwrap().leave_to_owner();
         assert!(fencing_pair(&ours, owner) > token && ours.fencing_pass_as(owner).unwrap() == pass);
         ours.release_as(owner).unwrap();
     }
@@ -336,7 +336,7 @@ fn cohort_survives_session_expiry() {
     wait_for_waiters(&theirs, 2);
     theirs.release().unwrap();
     for (owner, acquiring) in waiting {
-        acquiring.wait().unwrap();
+        acquiring.wait().unwrap().leave_to_owner();
         ours.release_as(owner).unwrap();
     }
 }
@@ -347,7 +347,7 @@ fn suspended_hold_is_not_handed_over() {
     let proxy = Proxy::start(&server.address());
     let (path, client) = (path("suspended"), client(&proxy.address()));
     let lock = mutex(&client, &path, 9);
-    lock.start_acquire(task(0), None).unwrap().wait().unwrap();
+    lock.acquire_as(task(0), None).unwrap();
     let token = fencing_pair(&lock, task(0));
     let (owner, next) = wait_as(&lock, 1..2).remove(0);
     proxy.refuse(true);
@@ -356,7 +356,7 @@ fn suspended_hold_is_not_handed_over() {
     lock.start_release(task(0), false).unwrap().wait().unwrap();
     assert!(next.wait_for(50 * MS).is_none());
     proxy.refuse(false);
-    next.wait().unwrap();
+    next.wait().unwrap().leave_to_owner();
     assert!(fencing_pair(&lock, owner).0 > token.0);
 }
 
@@ -367,22 +367,22 @@ fn revoked_hold_is_released_instead_of_handed_over() {
     let (ours, theirs) = (mutex(&one, &path, 9), two.mutex(&path).unwrap());
     let (sender, requests) = mpsc::channel();
     ours.set_revocable(Some(move |node: &str| sender.send(node.to_owned()).unwrap())).unwrap();
-    ours.start_acquire(task(0), None).unwrap().wait().unwrap();
+    ours.acquire_as(task(0), None).unwrap();
     let mut waiting = wait_as(&ours, 1..3);
     ours.release_as(task(0)).unwrap();
     let (owner, acquiring) = waiting.remove(0);
-    acquiring.wait().unwrap();
+    acquiring.wait().unwrap().leave_to_owner();
     let theirs_next = theirs.start_acquire(task(9), None).unwrap();
     wait_for_waiters(&theirs, 2);
     let node = ours.node_paths_as(owner).unwrap().remove(0);
     two.revoke(&node).unwrap();
     assert_eq!(requests.recv_timeout(TEST_TIMEOUT).unwrap(), node);
     ours.release_as(owner).unwrap();
-    theirs_next.wait().unwrap();
+    theirs_next.wait().unwrap().leave_to_owner();
     assert!(waiting[0].1.wait_for(Duration::ZERO).is_none());
     theirs.release_as(task(9)).unwrap();
     let (owner, acquiring) = waiting.remove(0);
-    acquiring.wait().unwrap();
+    acquiring.wait().unwrap().leave_to_owner();
     assert_eq!(ours.fencing_pass_as(owner).unwrap(), 0);
 }
 
@@ -403,16 +403,16 @@ fn handles_without_local_handover_use_their_own_nodes() {
     let (mine, cohort) = (plain.start_acquire(task(1), None).unwrap(), wait_as(&ours, 2..4));
     wait_for_queue(&mut raw, &path, 3);
     both.release().unwrap();
-    mine.wait().unwrap();
+    mine.wait().unwrap().leave_to_owner();
     plain.release_as(task(1)).unwrap();
     for (pass, (owner, acquiring)) in (0..).zip(cohort) {
-        acquiring.wait().unwrap();
+        acquiring.wait().unwrap().leave_to_owner();
         assert_eq!(ours.fencing_pass_as(owner).unwrap(), pass);
         ours.release_as(owner).unwrap();
     }
     // With the limit 0, local hand-over is off again.
     ours.set_local_handover(0).unwrap();
-    ours.start_acquire(task(1), None).unwrap().wait().unwrap();
+    ours.acquire_as(task(1), None).unwrap();
     let waiting = wait_as(&ours, 2..4);
     wait_for_queue(&mut raw, &path, 3);
     drop(waiting);

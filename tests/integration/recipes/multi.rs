@@ -459,10 +459,10 @@ fn two_clients_of_one_ensemble_in_other_orders_do_not_deadlock() {
     };
     let (first, second) = (start(&one), start(&other));
     thread::scope(|scope| {
-        for (multi, started) in [(&one, first), (&other, second)] {
+        for started in [first, second] {
             scope.spawn(move || {
-                while started.wait_for(MS * 10).map(Result::unwrap).is_none() {}
-                multi.release_as(Owner::task(1)).unwrap();
+                let hold = std::iter::repeat_with(|| started.wait_for(MS * 10)).flatten().next();
+                hold.unwrap().unwrap().release().unwrap();
             });
         }
     });

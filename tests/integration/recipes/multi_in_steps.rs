@@ -65,7 +65,7 @@ impl TwoStepLock {
     /// The rival holds the first lock. The multi-lock waits for it, even though the second lock is free. Then it gets
     /// both.
     fn assert_reacquired(&self, acquiring: &Acquiring, rival: &Acquiring) {
-        rival.wait_for(TEST_TIMEOUT).unwrap().unwrap();
+        rival.wait_for(TEST_TIMEOUT).unwrap().unwrap().leave_to_owner();
         self.rivals[1].release().unwrap();
         let mut raw = raw(self.server);
         wait_until(TEST_TIMEOUT, || acquiring.look_for(NO_WAIT).is_some() || self.first_queue(&mut raw).len() == 2);
@@ -73,7 +73,7 @@ impl TwoStepLock {
         assert!(end.is_none(), "the acquire ended with {end:?}, but another client holds the first lock");
         assert!(self.rivals[0].is_held_as(RIVAL).unwrap());
         self.rivals[0].release_as(RIVAL).unwrap();
-        acquiring.wait_for(TEST_TIMEOUT).unwrap().unwrap();
+        acquiring.wait_for(TEST_TIMEOUT).unwrap().unwrap().leave_to_owner();
         assert!(self.multi.is_held_as(TASK).unwrap() && self.locks.iter().all(|lock| lock.is_held_as(TASK).unwrap()));
         self.multi.release_as(TASK).unwrap();
         self.assert_no_nodes_left();
@@ -161,7 +161,7 @@ fn member_not_reacquired_in_time_returns_timeout() {
     let scene = TwoStepLock::with_mutexes();
     let (acquiring, rival) = scene.acquire_first_step(Some(SECOND * 2));
     scene.delete_first_node();
-    rival.wait_for(TEST_TIMEOUT).unwrap().unwrap();
+    rival.wait_for(TEST_TIMEOUT).unwrap().unwrap().leave_to_owner();
     scene.rivals[1].release().unwrap();
     let error = acquiring.wait_for(TEST_TIMEOUT).unwrap().unwrap_err();
     assert_eq!(error.status(), Status::Timeout, "{error}");
@@ -174,7 +174,7 @@ fn member_not_reacquired_in_time_returns_timeout() {
 #[test]
 fn loss_of_a_reentered_member_returns_lost() {
     let scene = TwoStepLock::with_mutexes();
-    scene.locks[0].start_acquire(TASK, None).unwrap().wait().unwrap();
+    scene.locks[0].acquire_as(TASK, None).unwrap();
     let (acquiring, rival) = scene.acquire_first_step(None);
     wait_for_queue(&mut raw(scene.server), scene.locks[1].path(), 2);
     scene.delete_first_node();
@@ -184,7 +184,7 @@ fn loss_of_a_reentered_member_returns_lost() {
     assert_eq!(scene.locks[0].state_as(TASK).unwrap(), LockState::Lost);
     assert_eq!(status(scene.locks[0].release_as(TASK)), Status::Lost);
     assert_eq!(scene.locks[0].state_as(TASK).unwrap(), LockState::Free, "the multi-lock has released its hold");
-    rival.wait_for(TEST_TIMEOUT).unwrap().unwrap();
+    rival.wait_for(TEST_TIMEOUT).unwrap().unwrap().leave_to_owner();
     scene.rivals[0].release_as(RIVAL).unwrap();
     scene.rivals[1].release().unwrap();
     scene.assert_no_nodes_left();
@@ -213,7 +213,7 @@ fn uncertain_member_delays_success() {
     assert_eq!(status(in_time.wait_for(TEST_TIMEOUT).unwrap()), Status::Connection);
     assert!(acquiring.look_for(NO_WAIT).is_none());
     proxy.unhook();
-    acquiring.wait_for(TEST_TIMEOUT).unwrap().unwrap();
+    acquiring.wait_for(TEST_TIMEOUT).unwrap().unwrap().leave_to_owner();
     assert_eq!(scene.locks[0].node_paths_as(TASK).unwrap(), node, "the place is kept");
     assert!(scene.multi.is_held_as(TASK).unwrap());
     scene.multi.release_as(TASK).unwrap();

@@ -185,7 +185,7 @@ fn removing_one_members_callback_keeps_the_others() {
     wait_for_queue(&mut raw, &paths[1], 2);
     deaf.set_revocable(None::<fn(&str)>).unwrap();
     taken.release().unwrap();
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
     let node = listens.node_paths().unwrap().remove(0);
     holder.revoke(&node).unwrap();
     assert_eq!(requests.recv_timeout(TEST_TIMEOUT).unwrap(), node);

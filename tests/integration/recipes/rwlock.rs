@@ -82,7 +82,7 @@ fn read_and_write_lock_list_their_own_participants() {
     let rw = client.rwlock(&path).unwrap();
     let tasks = |from, count| (from..from + count).map(Owner::task);
     let readers: Vec<_> = tasks(0, 20).map(|task| rw.read.start_acquire(task, None).unwrap()).collect();
-    readers.into_iter().for_each(|reader| reader.wait().unwrap());
+    let _holds: Vec<_> = readers.into_iter().map(|reader| reader.wait().unwrap()).collect();
     let writers: Vec<_> = tasks(100, 8).map(|task| rw.write.start_acquire(task, None).unwrap()).collect();
     waits(&rw, 28);
     let (read, write, all) =
@@ -273,8 +273,8 @@ fn waiting_read_is_granted_when_its_owner_gets_the_write_lock() {
     let read = rw.read.start_acquire(task, Some(TEST_TIMEOUT)).unwrap();
     waits(&rw, 3);
     rw.write.release().unwrap();
-    write.wait().unwrap();
-    read.wait().unwrap();
+    write.wait().unwrap().leave_to_owner();
+    read.wait().unwrap().leave_to_owner();
     rw.write.release_as(task).unwrap();
     rw.read.release_as(task).unwrap();
 }

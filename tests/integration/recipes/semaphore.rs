@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Client, Leases, LockState, Semaphore, Status};
+use zklock::{Client, Hold, LockState, Semaphore, Status};
 use zklock_test_support::{RawClient, ZooKeeper, wait_until};
 
 use crate::common::{TEST_TIMEOUT, assert_times_out, client, client_with, path, queue, raw, status, timed};
@@ -17,7 +17,7 @@ fn semaphore(client: &Client, path: &str, max: i32) -> Semaphore {
     client.semaphore(path, max).unwrap()
 }
 
-fn refused(result: zklock::Result<Leases>) -> Status {
+fn refused(result: zklock::Result<Hold>) -> Status {
     match result {
         Ok(_) => panic!("the semaphore granted leases"),
         Err(error) => error.status(),
@@ -40,12 +40,12 @@ fn acquire_beyond_the_last_lease_times_out() {
     for max in [1, 3] {
         let (path, client, mut raw) = (path("simple"), client(&server.address()), raw(server));
         let semaphore = semaphore(&client, &path, max);
-        let mut leases: Vec<Leases> = (0..max).map(|_| semaphore.acquire(1, TRY_ONCE).unwrap()).collect();
+        let mut leases: Vec<Hold> = (0..max).map(|_| semaphore.acquire(1, TRY_ONCE).unwrap()).collect();
         assert_eq!(refused(semaphore.acquire(1, TRY_ONCE)), Status::Timeout);
         assert_times_out(SECOND, |limit| semaphore.acquire(1, Some(limit)).map(drop));
         leases.pop().unwrap().release().unwrap();
         leases.push(semaphore.acquire(1, Some(TEST_TIMEOUT)).unwrap());
-        assert!(leases.is_sorted_by_key(|lease| lease.fencing_token().unwrap()));
+        assert!(leases.is_sorted_by_key(|lease| lease.token()));
         drop(leases);
         wait_for_empty(&mut raw, &path);
     }
@@ -280,7 +280,7 @@ fn loss_of_one_node_reports_all_leases_lost() {
     let nodes = leases.node_paths().unwrap();
     assert_eq!(raw.delete(&nodes[1]), 0, "one of three");
     wait_until(TEST_TIMEOUT, || leases.state().unwrap() == LockState::Lost);
-    assert_eq!(status(leases.fencing_token()), Status::Lost);
+    assert_eq!(status(leases.check()), Status::Lost);
     assert_eq!(status(leases.release()), Status::Lost);
     wait_for_empty(&mut raw, &path);
 }

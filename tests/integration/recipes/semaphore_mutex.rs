@@ -152,12 +152,12 @@ fn lost_first_hold_and_second_hold_of_one_owner_stay_separate() {
     let kept = clients[0].mutex(&crate::common::path("kept")).unwrap();
     kept.acquire(TRY_ONCE).unwrap();
     let (owner, leases) = (Owner::task(7), format!("{path}/leases"));
-    lock.start_acquire(owner, None).unwrap().wait().unwrap();
+    lock.acquire_as(owner, None).unwrap();
     let first_node = format!("{leases}/{}", queue(&mut raw, &leases)[0]);
     let waiting = lock.start_acquire(owner, None).unwrap();
     wait_until(TEST_TIMEOUT, || queue(&mut raw, &leases).len() == 2);
     assert_eq!(raw.delete(&first_node), 0);
-    waiting.wait().unwrap();
+    waiting.wait().unwrap().leave_to_owner();
     wait_until(TEST_TIMEOUT, || !lock.is_held_as(owner).unwrap());
     thread::sleep(second);
     assert!(!lock.is_held_as(owner).unwrap() && lock.is_held_in_process().unwrap(), "the first hold is lost");

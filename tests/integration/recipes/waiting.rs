@@ -98,7 +98,7 @@ fn waiting_reports_the_blocking_node_of_read_and_write_locks() {
     let said = lock.read.start_acquire(ME, Some(SHORT_WAIT)).unwrap().wait().unwrap_err().to_string();
     assert!(said.contains(&format!("1 ahead in the queue, the nearest is {writer}")), "{said}");
     lock.write.release().unwrap();
-    reading.into_iter().for_each(|reading| reading.wait().unwrap());
+    let _holds = reading.map(|reading| reading.wait().unwrap());
     let _writing = lock.write.start_acquire(ME, None).unwrap();
     assert_eq!(waits_for(WaitsFor::Node, || lock.write.waiting()).count, 2);
 }
@@ -164,7 +164,7 @@ fn multi_lock_waiting_reports_its_current_step() {
     assert_eq!(last.ahead, Some(format!("{}/leases", paths[2])));
     assert!(last.waited > seen.waited, "the list contains one wait: {last:?}");
     theirs[2].release().unwrap();
-    acquiring.wait().unwrap();
+    acquiring.wait().unwrap().leave_to_owner();
     assert_eq!(all.waiting().unwrap(), []);
     all.release_as(ME).unwrap();
 }
@@ -200,7 +200,7 @@ fn reentry_into_an_uncertain_hold_reports_own_hold() {
     let config = Config::new().session_timeout(3000 * MS);
     let client = Client::connect(&proxy.address(), &config).unwrap();
     let lock = client.mutex(&path("doubt")).unwrap();
-    lock.start_acquire(ME, None).unwrap().wait().unwrap();
+    lock.acquire_as(ME, None).unwrap();
     server.pause();
     wait_until(TEST_TIMEOUT, || lock.state_as(ME).unwrap() == LockState::Uncertain);
     let again = lock.start_acquire(ME, None).unwrap();
@@ -213,7 +213,7 @@ fn reentry_into_an_uncertain_hold_reports_own_hold() {
     let seen = waits_for(WaitsFor::OwnHold, || lock.waiting());
     assert_eq!((seen.owner, seen.ahead), (ME, None));
     proxy.unhook();
-    again.wait().unwrap();
+    again.wait().unwrap().leave_to_owner();
     assert_eq!(lock.waiting().unwrap(), []);
 }
 

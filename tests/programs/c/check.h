@@ -153,6 +153,30 @@ static inline zkl_semaphore *new_semaphore(zkl_client *client, const char *path,
     return semaphore;
 }
 
+/* Returns the state of a hold, or a negative status. */
+static inline int32_t hold_state(const zkl_hold *hold)
+{
+    zkl_hold_info info = {.size = sizeof info};
+    zkl_status status = zkl_hold_view(hold, &info);
+    return status == ZKL_OK ? info.state : status;
+}
+
+static inline zkl_status hold_token(const zkl_hold *hold, int64_t *token_out)
+{
+    zkl_hold_info info = {.size = sizeof info};
+    zkl_status status = zkl_hold_view(hold, &info);
+    if (status == ZKL_OK) *token_out = info.token;
+    return status;
+}
+
+static inline zkl_status hold_remaining(const zkl_hold *hold, int64_t *remaining_ms_out)
+{
+    zkl_hold_info info = {.size = sizeof info};
+    zkl_status status = zkl_hold_view(hold, &info);
+    if (status == ZKL_OK) *remaining_ms_out = info.remaining_ms;
+    return status;
+}
+
 /* Waits until the condition holds. Most conditions ask a server, so the checks of a long wait become rarer. */
 #define AWAIT(condition)                                                                                                       \
     do {                                                                                                                       \

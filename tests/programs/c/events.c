@@ -328,7 +328,7 @@ static void *call_everything(void *user)
     zkl_client *client = work->client, *other = NULL;
     zkl_lock *lock = NULL, *read = NULL, *write = NULL, *multi = NULL;
     zkl_semaphore *semaphore = NULL;
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     int64_t number;
     int32_t count;
     char node[256];
@@ -363,7 +363,7 @@ static void *call_everything(void *user)
     OK(zkl_semaphore_acquire_timeout(semaphore, 2, 0, &leases));
     CHECK(semaphore_participants(semaphore) == 2);
     OK(zkl_semaphore_cancel(semaphore));
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     zkl_semaphore_free(semaphore);
     strcat(path, "-count");
     OK(zkl_shared_count_set(client, path, 3));
@@ -378,7 +378,7 @@ static void *call_everything(void *user)
 /* Calls the functions that wait, which must fail as the table in the header says. */
 static void call_what_waits(struct work *work)
 {
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     EXPECT(ZKL_E_DEADLOCK, zkl_acquire(work->mutex));
     EXPECT_MESSAGE("another thread");
     EXPECT(ZKL_E_DEADLOCK, zkl_acquire_timeout(work->mutex, 1));

@@ -29,6 +29,7 @@ enum type {
     BUFFER,
     ARRAY,
     STRUCTOUT,
+    SIZEDSTRUCTOUT,
     COUNT,
     INDEX,
     INT32,
@@ -131,7 +132,7 @@ static uint64_t make(int kind, zkl_client *of, const char *path)
     zkl_client *new_client = NULL;
     zkl_lock *lock = NULL;
     zkl_semaphore *semaphore = NULL;
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     zkl_op *op = NULL;
     zkl_listener *listener = NULL;
     zkl_completion_queue *queue = NULL;
@@ -151,7 +152,7 @@ static uint64_t make(int kind, zkl_client *of, const char *path)
     case KIND_zkl_semaphore:
         OK(zkl_semaphore_new(of, path, 2, &semaphore));
         return (uintptr_t)semaphore;
-    case KIND_zkl_leases:
+    case KIND_zkl_hold:
         OK(zkl_semaphore_new(of, "/abuse/leases", 1000, &semaphore));
         OK(zkl_semaphore_acquire_timeout(semaphore, 1, 60000, &leases));
         zkl_semaphore_free(semaphore);
@@ -181,7 +182,7 @@ static void destroy(int kind, uint64_t handle)
     case KIND_zkl_client: zkl_client_free((zkl_client *)(uintptr_t)handle); break;
     case KIND_zkl_lock: zkl_lock_free((zkl_lock *)(uintptr_t)handle); break;
     case KIND_zkl_semaphore: zkl_semaphore_free((zkl_semaphore *)(uintptr_t)handle); break;
-    case KIND_zkl_leases: zkl_leases_release((zkl_leases *)(uintptr_t)handle); break;
+    case KIND_zkl_hold: zkl_hold_release((zkl_hold *)(uintptr_t)handle); break;
     case KIND_zkl_op: zkl_op_free((zkl_op *)(uintptr_t)handle); break;
     case KIND_zkl_listener: zkl_listener_free((zkl_listener *)(uintptr_t)handle); break;
     case KIND_zkl_completion_queue: zkl_completion_queue_free((zkl_completion_queue *)(uintptr_t)handle); break;
@@ -220,6 +221,13 @@ static uint64_t arguments[PARAMETERS];
 static struct cells cells;
 static int calls;
 
+/* Sets the size of a struct that begins with its size. */
+static void set_size(unsigned char *structure)
+{
+    uint32_t size = sizeof(zkl_hold_info);
+    memcpy(structure, &size, sizeof size);
+}
+
 static void sound_arguments(void)
 {
     static const char *const SCHEME = "digest", *const LABELS = "app=\"abuse\"", *const OPTION = "lease.margin", *const MARGIN = "1000";
@@ -255,6 +263,11 @@ static void sound_arguments(void)
             break;
         case STRUCTOUT:
             memset(cells.structure, 0xa5, sizeof cells.structure);
+            arguments[i] = (uintptr_t)(cells.structure + 1);
+            break;
+        case SIZEDSTRUCTOUT:
+            memset(cells.structure, 0xa5, sizeof cells.structure);
+            set_size(cells.structure + 1);
             arguments[i] = (uintptr_t)(cells.structure + 1);
             break;
         case COUNT:
@@ -326,6 +339,8 @@ static void check_outputs(int64_t result)
         if (is_output && !may_be_written)
             EXPECTED(memcmp(cells.outputs[i] + 1, untouched, CELL) == 0, "it failed, and has written to an output");
         if (each->type == STRUCTOUT) EXPECTED(cells.structure[1] == 0xa5, "it failed, and has written to the struct");
+        if (each->type == SIZEDSTRUCTOUT)
+            EXPECTED(cells.structure[1 + sizeof(uint32_t)] == 0xa5, "it failed, and has written to the struct");
         if (each->type == BUFFER || each->type == ARRAY) EXPECTED((unsigned char)cells.buffer[0] == 0xa5, "it failed, and has written to the buffer");
     }
 }
@@ -389,7 +404,7 @@ static void wrong_handles(int at)
     int kind = function->parameters[at].kind, is_list = function->parameters[at].type == HANDLES;
     int takes_no_config = strcmp(function->name, "zkl_client_new") == 0 || strcmp(function->name, "zkl_client_start") == 0;
     /* NULL stands for the default config, and freeing NULL is not an error. */
-    if (!takes_no_config && function->returns != RETURNS_NOTHING && strcmp(function->name, "zkl_leases_release") != 0)
+    if (!takes_no_config && function->returns != RETURNS_NOTHING && strcmp(function->name, "zkl_hold_release") != 0)
         call_with(at, 0, is_list ? REFUSED : NO_HANDLE);
     for (size_t i = 0; i < sizeof GARBAGE / sizeof *GARBAGE; i++) call_with(at, GARBAGE[i], NO_HANDLE);
     call_with(at, (uintptr_t)&client, NO_HANDLE);
@@ -472,7 +487,7 @@ static void wrong_numbers(int at)
         int64_t number = NUMBERS[i];
         if (function->parameters[at].type == INT32 && (number > INT32_MAX || number < INT32_MIN)) continue;
         /* Held leases stay safe, so this wait would not end. */
-        if (strcmp(function->name, "zkl_leases_wait_lost") == 0 && (number == -1 || number > 1000)) continue;
+        if (strcmp(function->name, "zkl_hold_wait_lost") == 0 && (number == -1 || number > 1000)) continue;
         call_with(at, (uint64_t)number, DOCUMENTED);
     }
 }
@@ -489,6 +504,11 @@ static void wrong_arguments(int at)
     case BYTES:
     case BUFFER:
     case ARRAY: call_with(at, 0, REFUSED); break;
+    case SIZEDSTRUCTOUT:
+        call_with(at, 0, REFUSED);
+        /* A struct of size 0. */
+        call_with(at, (uintptr_t)&(zkl_hold_info){0}, REFUSED);
+        break;
     case COUNT: wrong_counts(at); break;
     case INDEX:
         call_with(at, SIZE_MAX, INVALID);
@@ -607,6 +627,10 @@ static void one_call(uint64_t *state)
         case BUFFER:
         case ARRAY: values[i] = (uintptr_t)own.buffer; break;
         case STRUCTOUT: values[i] = (uintptr_t)own.structure; break;
+        case SIZEDSTRUCTOUT:
+            set_size(own.structure);
+            values[i] = (uintptr_t)own.structure;
+            break;
         case COUNT:
             values[i] = counted_by(any, i) == BUFFER      ? sizeof own.buffer
                         : counted_by(any, i) == STRUCTOUT ? sizeof own.structure

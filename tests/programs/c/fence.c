@@ -72,7 +72,7 @@ static void tokens_of_leases_and_multi_locks_can_be_checked(void)
     snprintf(pool, sizeof pool, "%s", fresh_path());
     zkl_lock *one = new_mutex(client, one_path), *two = new_mutex(client, two_path), *both = new_multi(one, two);
     zkl_semaphore *semaphore = new_semaphore(client, pool, 2);
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     int64_t token = 0;
     OK(zkl_acquire(both));
     CHECK(is_valid(other, one_path, token_of(both)) == 1);
@@ -81,9 +81,9 @@ static void tokens_of_leases_and_multi_locks_can_be_checked(void)
     CHECK(is_valid(other, one_path, token_of(two)) == 0);
     CHECK(is_valid(other, two_path, token_of(two)) == 1);
     OK(zkl_semaphore_acquire_timeout(semaphore, 2, 60000, &leases));
-    OK(zkl_leases_fencing_token(leases, &token));
+    OK(hold_token(leases, &token));
     CHECK(is_valid(other, pool, token) == 1);
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     CHECK(is_valid(other, pool, token) == 0);
     zkl_semaphore_free(semaphore);
     zkl_lock_free(both);

@@ -15,7 +15,7 @@ static zkl_lock *lock;
 static zkl_lock *idle;
 static zkl_lock *both;
 static zkl_semaphore *semaphore;
-static zkl_leases *leases;
+static zkl_hold *leases;
 static zkl_lock *tasks;
 static zkl_op *over;
 static zkl_op *waits;
@@ -58,7 +58,7 @@ static void the_parents_recipes_are_refused(void)
     char buf[8] = "-";
     zkl_lock *lock_out = NULL, *write_out = NULL;
     zkl_semaphore *semaphore_out = NULL;
-    zkl_leases *leases_out = NULL;
+    zkl_hold *leases_out = NULL;
     EXPECT(ZKL_E_FORKED, zkl_client_dispatch_events(client, &value));
     EXPECT(ZKL_E_FORKED, zkl_client_event_fd(client));
     EXPECT(ZKL_E_FORKED, zkl_client_set_event_callback(client, must_not_receive_event, &out, must_not_drop));
@@ -80,17 +80,18 @@ static void the_parents_recipes_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_semaphore_new(client, "/a", 1, &semaphore_out));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_new_counted(client, "/a", "/b", 1, &semaphore_out));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_acquire_timeout(semaphore, 1, 0, &leases_out));
+    EXPECT(ZKL_E_FORKED, zkl_hold_acquire(lock, ZKL_OWNER_NEW, 0, &leases_out));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_cancel(semaphore));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_set_data(semaphore, NULL, 0));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_participants(semaphore, count_participant, &out));
-    EXPECT_NOT_SAFE(zkl_leases_is_held(leases), zkl_strerror(ZKL_E_FORKED));
-    EXPECT(ZKL_E_FORKED, zkl_leases_state(leases));
-    EXPECT(ZKL_E_FORKED, zkl_leases_wait_lost(leases, -1));
-    EXPECT(ZKL_E_FORKED, zkl_leases_fencing_token(leases, &out));
-    EXPECT(ZKL_E_FORKED, zkl_leases_remaining_ms(leases, &out));
-    EXPECT(ZKL_E_FORKED, zkl_leases_node_path(leases, 0, buf, sizeof buf, &needed));
-    EXPECT(ZKL_E_FORKED, zkl_leases_release(leases));
-    EXPECT(ZKL_E_FORKED, zkl_leases_release(leases));
+    EXPECT_NOT_SAFE(zkl_hold_is_held(leases), zkl_strerror(ZKL_E_FORKED));
+    zkl_hold_info info = {.size = sizeof info};
+    EXPECT(ZKL_E_FORKED, zkl_hold_view(leases, &info));
+    EXPECT(ZKL_E_FORKED, zkl_hold_wait_lost(leases, -1));
+    EXPECT(ZKL_E_FORKED, zkl_hold_node_path(leases, 0, buf, sizeof buf, &needed));
+    EXPECT(ZKL_E_FORKED, zkl_hold_release_nowait(leases));
+    EXPECT(ZKL_E_FORKED, zkl_hold_release(leases));
+    EXPECT(ZKL_E_FORKED, zkl_hold_release(leases));
     EXPECT(ZKL_E_FORKED, zkl_shared_count_get(client, "/a", &value));
     EXPECT(ZKL_E_FORKED, zkl_shared_count_set(client, "/a", 1));
     EXPECT(ZKL_E_FORKED, zkl_revoke(client, "/a"));
@@ -99,7 +100,7 @@ static void the_parents_recipes_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_client_listen(client, must_not_receive_event, &out, must_not_drop, &listener_out));
     EXPECT(ZKL_E_FORKED, zkl_lock_listen(lock, ZKL_LISTEN_ALL, must_not_receive_event, &out, must_not_drop, &listener_out));
     EXPECT(ZKL_E_FORKED,
-           zkl_leases_listen(leases, ZKL_LISTEN_LOSS, must_not_receive_event, &out, must_not_drop, &listener_out));
+           zkl_hold_listen(leases, ZKL_LISTEN_LOSS, must_not_receive_event, &out, must_not_drop, &listener_out));
     EXPECT(ZKL_E_FORKED, zkl_lock_set_event_callback(lock, must_not_receive_event, &out, must_not_drop));
     EXPECT(ZKL_E_FORKED, zkl_lock_set_event_callback(lock, NULL, &out, must_not_drop));
     CHECK(listener_out == NULL);
@@ -117,7 +118,7 @@ static void the_parents_operations_are_refused(void)
     size_t needed = 7;
     char buf[8] = "-";
     zkl_op *op_out = NULL;
-    zkl_leases *leases_out = NULL;
+    zkl_hold *leases_out = NULL;
     EXPECT(ZKL_E_FORKED, zkl_acquire_start(tasks, 7, -1, &op_out));
     EXPECT(ZKL_E_FORKED, zkl_acquire_as(tasks, 7, 0));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_acquire_start(semaphore, 1, -1, &op_out));
@@ -129,9 +130,9 @@ static void the_parents_operations_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_op_notify(waits, queue, 1));
     EXPECT(ZKL_E_FORKED, zkl_completion_queue_fd(queue));
     EXPECT(ZKL_E_FORKED, zkl_completion_queue_take(queue, &key, 1, &taken));
-    EXPECT(ZKL_E_FORKED, zkl_leases_release_start(leases, &op_out));
+    EXPECT(ZKL_E_FORKED, zkl_hold_release_start(leases, &op_out));
     EXPECT(ZKL_E_FORKED, zkl_wait_lost_start(tasks, 7, &op_out));
-    EXPECT(ZKL_E_FORKED, zkl_leases_wait_lost_start(leases, &op_out));
+    EXPECT(ZKL_E_FORKED, zkl_hold_wait_lost_start(leases, &op_out));
     EXPECT(ZKL_E_FORKED, zkl_participants_start(lock, &op_out));
     EXPECT(ZKL_E_FORKED, zkl_queue_start(lock, &op_out));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_participants_start(semaphore, &op_out));
@@ -159,7 +160,7 @@ static void the_parents_operations_are_refused(void)
         CHECK(*zkl_op_message(ops[i]) != '\0');
         EXPECT(ZKL_E_FORKED, zkl_op_wait(ops[i], -1));
         EXPECT(ZKL_E_FORKED, zkl_op_cancel(ops[i]));
-        EXPECT(ZKL_E_FORKED, zkl_op_leases(ops[i], &leases_out));
+        EXPECT(ZKL_E_FORKED, zkl_op_hold(ops[i], &leases_out));
         EXPECT(ZKL_E_FORKED, zkl_op_value(ops[i], &out));
         EXPECT(ZKL_E_FORKED, zkl_op_participant(ops[i], 0, &participant_out));
         EXPECT(ZKL_E_FORKED, zkl_op_client(ops[i], &client_out));
@@ -310,7 +311,7 @@ static void child_with_a_child(void)
     CHECK(zkl_client_state(own) == ZKL_STATE_CONNECTED);
     EXPECT(ZKL_E_TIMEOUT, zkl_acquire_timeout(same, 0));
     end_operations();
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     zkl_semaphore_free(semaphore);
     zkl_lock_free(both);
     zkl_lock_free(same);
@@ -357,7 +358,7 @@ static void the_parent_still_holds(int64_t token)
     /* The server confirms that the parent's nodes still exist. */
     CHECK(participants(lock) == 2);
     CHECK(zkl_is_held(both) == 1);
-    CHECK(zkl_leases_is_held(leases) == 1);
+    CHECK(zkl_hold_is_held(leases) == 1);
     CHECK(semaphore_participants(semaphore) == 1);
     CHECK(zkl_is_held_as(tasks, 7) == 1 && participants(tasks) == 2);
     OK(zkl_op_result(over));
@@ -742,7 +743,7 @@ int main(int argc, char **argv)
     OK(zkl_completion_queue_take(queue, &key, 1, &taken));
     CHECK(taken == 1 && key == 1);
     zkl_completion_queue_free(queue);
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     zkl_semaphore_free(semaphore);
     zkl_lock_free(both);
     zkl_lock_free(second);

@@ -303,13 +303,13 @@ static void removal_waits_for_a_running_revocation_callback(void)
     struct listener_record slow_too = listener_record();
     slow_too.gate = &gate;
     removal = (struct removal){.remove = unset_revocable, .semaphore = new_semaphore(client, fresh_path(), 1)};
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     OK(zkl_semaphore_set_revocable(removal.semaphore, on_semaphore_revocation, &slow_too, dropped));
     OK(zkl_semaphore_acquire_timeout(removal.semaphore, 1, 60000, &leases));
-    OK(zkl_leases_node_path(leases, 0, node, sizeof node, &needed));
+    OK(zkl_hold_node_path(leases, 0, node, sizeof node, &needed));
     OK(zkl_revoke(client, node));
     waits_for_a_call_on_another_thread(&removal, &slow_too, &gate);
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     zkl_semaphore_free(removal.semaphore);
 }
 
@@ -488,21 +488,21 @@ static void multi_lock_events_name_member_locks(void)
 static void leases_have_listeners_of_their_own(void)
 {
     zkl_semaphore *semaphore = new_semaphore(client, fresh_path(), 3);
-    zkl_leases *one = NULL, *two = NULL;
+    zkl_hold *one = NULL, *two = NULL;
     zkl_listener *listeners[2] = {NULL, NULL};
     struct listener_record of_one = listener_record(), losses = listener_record();
     int64_t token = 0;
     OK(zkl_semaphore_acquire_timeout(semaphore, 2, 60000, &one));
-    OK(zkl_leases_listen(one, ZKL_LISTEN_ALL, on_event, &of_one, dropped, &listeners[0]));
-    OK(zkl_leases_listen(one, ZKL_LISTEN_LOSS, on_event, &losses, dropped, &listeners[1]));
-    OK(zkl_leases_fencing_token(one, &token));
+    OK(zkl_hold_listen(one, ZKL_LISTEN_ALL, on_event, &of_one, dropped, &listeners[0]));
+    OK(zkl_hold_listen(one, ZKL_LISTEN_LOSS, on_event, &losses, dropped, &listeners[1]));
+    OK(hold_token(one, &token));
     OK(zkl_semaphore_acquire_timeout(semaphore, 1, 60000, &two));
-    OK(zkl_leases_release(two));
-    OK(zkl_leases_release(one));
+    OK(zkl_hold_release(two));
+    OK(zkl_hold_release(one));
     AWAIT(last_state(&of_one) == ZKL_LOCK_FREE);
     for (int i = 0; i < events_received(&of_one); i++) CHECK(of_one.events[i].token == token && of_one.events[i].lock == NULL);
     CHECK(events_received(&losses) == 0);
-    EXPECT(ZKL_E_HANDLE, zkl_leases_listen(one, ZKL_LISTEN_ALL, on_event, &of_one, must_not_drop, &listeners[0]));
+    EXPECT(ZKL_E_HANDLE, zkl_hold_listen(one, ZKL_LISTEN_ALL, on_event, &of_one, must_not_drop, &listeners[0]));
     for (int i = 0; i < 2; i++) zkl_listener_free(listeners[i]);
     CHECK(drops(&of_one) == 1 && drops(&losses) == 1);
     zkl_semaphore_free(semaphore);
@@ -513,14 +513,14 @@ static void leases_that_are_lost_are_told(void)
 {
     zkl_client *own = client_of(faulty, SHORT_MS);
     zkl_semaphore *semaphore = new_semaphore(own, "/leases-lost", 1);
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     zkl_listener *listener = NULL;
     struct listener_record losses = listener_record();
     OK(zkl_semaphore_acquire_timeout(semaphore, 1, 60000, &leases));
-    OK(zkl_leases_listen(leases, ZKL_LISTEN_LOSS, on_event, &losses, dropped, &listener));
+    OK(zkl_hold_listen(leases, ZKL_LISTEN_LOSS, on_event, &losses, dropped, &listener));
     CHECK(zkl_standalone_expire(server, zkl_client_session_id(own)) == ZKL_OK);
     AWAIT(events_received(&losses) == 1);
-    EXPECT(ZKL_E_LOST, zkl_leases_release(leases));
+    EXPECT(ZKL_E_LOST, zkl_hold_release(leases));
     zkl_client_free(own);
     CHECK(drops(&losses) == 1);
     zkl_listener_free(listener);

@@ -11,7 +11,7 @@ static zkl_config *config;
 static zkl_client *client;
 static zkl_lock *lock;
 static zkl_semaphore *semaphore;
-static zkl_leases *leases;
+static zkl_hold *leases;
 static zkl_lock *owned;
 static zkl_op *op;
 static zkl_listener *listener;
@@ -100,9 +100,9 @@ static struct bad bad_semaphores(void)
 static struct bad bad_leases(void)
 {
     struct bad bad = garbage();
-    zkl_leases *released = NULL;
+    zkl_hold *released = NULL;
     OK(zkl_semaphore_acquire_timeout(semaphore, 1, 60000, &released));
-    OK(zkl_leases_release(released));
+    OK(zkl_hold_release(released));
     add(&bad, released);
     add(&bad, client);
     add(&bad, lock);
@@ -334,7 +334,7 @@ static void wrong_semaphores(void)
     const char *expected = "a semaphore";
     for (int i = 0; i < all.count; i++) {
         zkl_semaphore *bad = all.handles[i];
-        zkl_leases *out = (zkl_leases *)&all;
+        zkl_hold *out = (zkl_hold *)&all;
         int count = 0;
         REFUSES(zkl_semaphore_acquire_timeout(bad, 1, 0, &out));
         REFUSES(zkl_semaphore_acquire_timeout(bad, 1, -1, &out));
@@ -348,7 +348,7 @@ static void wrong_semaphores(void)
         REFUSES(zkl_semaphore_waiting(bad, count_wait, &count));
         REFUSES(zkl_semaphore_set_revocable(bad, on_semaphore_revocation, &count, must_not_drop));
         REFUSES(zkl_semaphore_set_revocable(bad, NULL, &count, must_not_drop));
-        CHECK(out == (zkl_leases *)&all && count == 0);
+        CHECK(out == (zkl_hold *)&all && count == 0);
         EXPECT_MESSAGE_UNCHANGED(zkl_semaphore_free(bad));
     }
 }
@@ -357,28 +357,28 @@ static void wrong_semaphores(void)
 static void wrong_leases(void)
 {
     struct bad all = bad_leases();
-    const char *expected = "a set of leases";
+    const char *expected = "a hold";
     for (int i = 0; i < all.count; i++) {
-        zkl_leases *bad = all.handles[i];
+        zkl_hold *bad = all.handles[i];
         int64_t out = -7;
         char buf[8] = "-";
         size_t needed = 7;
-        DENIES(zkl_leases_is_held(bad));
-        REFUSES(zkl_leases_state(bad));
-        REFUSES(zkl_leases_wait_lost(bad, -1));
+        DENIES(zkl_hold_is_held(bad));
+        REFUSES(zkl_hold_wait_lost(bad, -1));
         zkl_listener *listener_out = (zkl_listener *)&all;
-        REFUSES(zkl_leases_listen(bad, ZKL_LISTEN_ALL, on_event, &out, must_not_drop, &listener_out));
+        REFUSES(zkl_hold_listen(bad, ZKL_LISTEN_ALL, on_event, &out, must_not_drop, &listener_out));
         CHECK(listener_out == (zkl_listener *)&all);
-        REFUSES(zkl_leases_fencing_token(bad, &out));
-        REFUSES(zkl_leases_remaining_ms(bad, &out));
-        REFUSES(zkl_leases_node_path(bad, 0, buf, sizeof buf, &needed));
-        REFUSES(zkl_leases_release(bad));
+        zkl_hold_info info = {.size = sizeof info, .state = -7};
+        REFUSES(zkl_hold_view(bad, &info));
+        CHECK(info.state == -7);
+        REFUSES(zkl_hold_node_path(bad, 0, buf, sizeof buf, &needed));
+        REFUSES(zkl_hold_release(bad));
         zkl_op *started = (zkl_op *)&all;
-        REFUSES(zkl_leases_release_start(bad, &started));
+        REFUSES(zkl_hold_release_start(bad, &started));
         CHECK(started == (zkl_op *)&all);
         CHECK(out == -7 && buf[0] == '-' && needed == 7);
     }
-    CHECK(zkl_leases_is_held(leases) == 1);
+    CHECK(zkl_hold_is_held(leases) == 1);
 }
 
 /* Calls with an invalid operation handle fail with HANDLE and change nothing. */
@@ -388,7 +388,7 @@ static void wrong_ops(void)
     const char *expected = "an operation";
     for (int i = 0; i < all.count; i++) {
         zkl_op *bad = all.handles[i];
-        zkl_leases *out = (zkl_leases *)&all;
+        zkl_hold *out = (zkl_hold *)&all;
         REFUSES(zkl_op_fd(bad));
         REFUSES(zkl_op_result(bad));
         EXPECT(ZKL_E_INVALID, zkl_acquire_timeout(lock, -2));
@@ -397,7 +397,7 @@ static void wrong_ops(void)
         REFUSES(zkl_op_wait(bad, 0));
         REFUSES(zkl_op_wait(bad, -1));
         REFUSES(zkl_op_cancel(bad));
-        REFUSES(zkl_op_leases(bad, &out));
+        REFUSES(zkl_op_hold(bad, &out));
         int64_t value = -7;
         const zkl_participant *participant = NULL;
         zkl_client *client_out = (zkl_client *)&all;
@@ -406,7 +406,7 @@ static void wrong_ops(void)
         REFUSES(zkl_op_participant(bad, 0, &participant));
         REFUSES(zkl_op_client(bad, &client_out));
         REFUSES(zkl_op_semaphore(bad, &semaphore_out));
-        CHECK(out == (zkl_leases *)&all && value == -7 && participant == NULL);
+        CHECK(out == (zkl_hold *)&all && value == -7 && participant == NULL);
         CHECK(client_out == (zkl_client *)&all && semaphore_out == (zkl_semaphore *)&all);
         EXPECT_MESSAGE_UNCHANGED(zkl_op_free(bad));
     }
@@ -653,7 +653,7 @@ static void wrong_numbers(void)
     CHECK(counted_op == (zkl_op *)&counted);
     CHECK(counted == (zkl_semaphore *)&counted);
     static const int64_t no_limit[] = {-2, INT64_MIN};
-    zkl_leases *out = (zkl_leases *)&out;
+    zkl_hold *out = (zkl_hold *)&out;
     zkl_op *started = (zkl_op *)&out;
     for (size_t i = 0; i < 2; i++) {
         EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_timeout(semaphore, 1, no_limit[i], &out));
@@ -667,7 +667,7 @@ static void wrong_numbers(void)
         EXPECT(ZKL_E_INVALID, zkl_op_wait(op, no_limit[i]));
         EXPECT(ZKL_E_INVALID, zkl_wait_lost(lock, no_limit[i]));
         EXPECT(ZKL_E_INVALID, zkl_wait_lost_as(owned, 7, no_limit[i]));
-        EXPECT(ZKL_E_INVALID, zkl_leases_wait_lost(leases, no_limit[i]));
+        EXPECT(ZKL_E_INVALID, zkl_hold_wait_lost(leases, no_limit[i]));
         EXPECT_MESSAGE("timeout_ms");
     }
     static const int32_t no_quantity[] = {0, -1, INT32_MIN, 3, INT32_MAX};
@@ -677,7 +677,7 @@ static void wrong_numbers(void)
         EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_start(semaphore, no_quantity[i], 0, &started));
         EXPECT_MESSAGE(value);
     }
-    CHECK(out == (zkl_leases *)&out && started == (zkl_op *)&out);
+    CHECK(out == (zkl_hold *)&out && started == (zkl_op *)&out);
 }
 
 /* An option can be set by its name; unknown names and invalid values fail with INVALID. */
@@ -801,24 +801,24 @@ static void outputs_that_are_null(void)
     EXPECT(ZKL_E_INVALID, zkl_semaphore_new_counted(client, "/a", "/b", 1, NULL));
     EXPECT_MESSAGE("semaphore_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_timeout(semaphore, 1, 0, NULL));
-    EXPECT_MESSAGE("leases_out is NULL");
+    EXPECT_MESSAGE("hold_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_acquire_start(lock, 1, 0, NULL));
     EXPECT_MESSAGE("op_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_start(semaphore, 1, 0, NULL));
     EXPECT_MESSAGE("op_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_op_leases(op, NULL));
-    EXPECT_MESSAGE("leases_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_op_hold(op, NULL));
+    EXPECT_MESSAGE("hold_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_client_start(servers, NULL, NULL));
     EXPECT_MESSAGE("op_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_client_close_start(client, NULL));
     EXPECT_MESSAGE("op_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_wait_lost_start(lock, ZKL_OWNER_THREAD, NULL));
     EXPECT_MESSAGE("op_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_leases_wait_lost_start(leases, NULL));
+    EXPECT(ZKL_E_INVALID, zkl_hold_wait_lost_start(leases, NULL));
     EXPECT_MESSAGE("op_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_release_start(lock, ZKL_OWNER_THREAD, NULL));
     EXPECT_MESSAGE("op_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_leases_release_start(leases, NULL));
+    EXPECT(ZKL_E_INVALID, zkl_hold_release_start(leases, NULL));
     EXPECT_MESSAGE("op_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_participants_start(lock, NULL));
     EXPECT_MESSAGE("op_out is NULL");
@@ -837,7 +837,7 @@ static void outputs_that_are_null(void)
     EXPECT(ZKL_E_INVALID, zkl_semaphore_new_counted_start(client, "/a", "/b", 1, NULL));
     EXPECT_MESSAGE("op_out is NULL");
     /* None of these calls has changed anything. */
-    CHECK(zkl_client_state(client) == ZKL_STATE_CONNECTED && zkl_is_held(lock) == 1 && zkl_leases_is_held(leases) == 1);
+    CHECK(zkl_client_state(client) == ZKL_STATE_CONNECTED && zkl_is_held(lock) == 1 && zkl_hold_is_held(leases) == 1);
     EXPECT(ZKL_E_INVALID, zkl_op_value(op, NULL));
     EXPECT_MESSAGE("value_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_op_participant(op, 0, NULL));
@@ -852,10 +852,10 @@ static void outputs_that_are_null(void)
     EXPECT_MESSAGE("fencing_pass_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_remaining_ms_as(lock, 0, NULL));
     EXPECT_MESSAGE("remaining_ms_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_leases_fencing_token(leases, NULL));
-    EXPECT_MESSAGE("token_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_leases_remaining_ms(leases, NULL));
-    EXPECT_MESSAGE("remaining_ms_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_hold_view(leases, NULL));
+    EXPECT_MESSAGE("info_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_hold_acquire(lock, ZKL_OWNER_NEW, 0, NULL));
+    EXPECT_MESSAGE("hold_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_shared_count_get(client, "/a", NULL));
     EXPECT_MESSAGE("value_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_fence_check(client, "/a", 1, NULL));
@@ -871,7 +871,7 @@ static void outputs_that_are_null(void)
     EXPECT_MESSAGE("needed_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_lock_node_path_as(lock, 0, NULL, sizeof buf, &(size_t){0}));
     EXPECT_MESSAGE("buf is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_leases_node_path(leases, 0, buf, sizeof buf, NULL));
+    EXPECT(ZKL_E_INVALID, zkl_hold_node_path(leases, 0, buf, sizeof buf, NULL));
     EXPECT_MESSAGE("needed_out is NULL");
     OK(zkl_release(lock));
 }
@@ -959,7 +959,7 @@ static void *use_moving(void *unused)
 
 /* A semaphore and leases that are replaced while other threads use them. */
 static zkl_semaphore *_Atomic moving_semaphore;
-static zkl_leases *_Atomic moving_leases;
+static zkl_hold *_Atomic moving_leases;
 
 static void *use_moving_semaphore(void *unused)
 {
@@ -969,21 +969,21 @@ static void *use_moving_semaphore(void *unused)
         int count = 0;
         char buf[256];
         size_t needed;
-        zkl_leases *one = NULL;
+        zkl_hold *one = NULL;
         zkl_semaphore *here = moving_semaphore;
         CHECK(is_expected(zkl_semaphore_acquire_timeout(here, 1, 20, &one)));
         CHECK(is_expected(zkl_semaphore_participants(here, count_participant, &count)));
         CHECK(is_expected(zkl_semaphore_cancel(here)));
-        zkl_leases *there = moving_leases;
-        int32_t held = zkl_leases_is_held(there);
+        zkl_hold *there = moving_leases;
+        int32_t held = zkl_hold_is_held(there);
         CHECK(held == 0 || held == 1);
-        CHECK(is_expected(zkl_leases_fencing_token(there, &number)));
-        CHECK(is_expected(zkl_leases_remaining_ms(there, &number)));
-        CHECK(is_expected(zkl_leases_node_path(there, 0, buf, sizeof buf, &needed)));
+        CHECK(is_expected(hold_token(there, &number)));
+        CHECK(is_expected(hold_remaining(there, &number)));
+        CHECK(is_expected(zkl_hold_node_path(there, 0, buf, sizeof buf, &needed)));
         if (one != NULL) {
             there = moving_leases;
             moving_leases = one;
-            CHECK(is_expected(zkl_leases_release(there)));
+            CHECK(is_expected(zkl_hold_release(there)));
         }
     }
     return NULL;
@@ -1269,7 +1269,7 @@ int main(int argc, char **argv)
     OK(zkl_acquire(lock));
     OK(zkl_release(lock));
     CHECK(zkl_client_state(client) == ZKL_STATE_CONNECTED);
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     zkl_listener_free(listener);
     OK(zkl_op_result(op));
     zkl_op_free(op);

@@ -165,29 +165,13 @@ static void holds_belong_to_owners(void)
     zkl_lock_free(lock);
 }
 
-static zkl_status release_as_zero(zkl_lock *lock)
-{
-    return zkl_release_as(lock, 0);
-}
-
-/* A task with the number 0 does not share a hold with the thread that it runs on. */
-static void owner_0_is_not_the_calling_thread(void)
+/* The number 0 is a new owner for each acquire, and the largest number of a task is one below that of the calling thread. */
+static void owners_have_numbers(void)
 {
     zkl_lock *lock = new_mutex(client, fresh_path());
-    int64_t of_zero = 0, of_thread = 0;
-    OK(zkl_acquire_as(lock, 0, SOON));
-    CHECK(zkl_is_held_as(lock, 0) == 1 && zkl_is_held(lock) == 0 && zkl_is_held_as(lock, ZKL_OWNER_THREAD) == 0);
-    EXPECT(ZKL_E_TIMEOUT, zkl_acquire_timeout(lock, 0));
-    EXPECT(ZKL_E_NOT_OWNER, zkl_release(lock));
-    EXPECT(ZKL_E_NOT_OWNER, zkl_fencing_token(lock, &of_thread));
-    OK(zkl_fencing_token_as(lock, 0, &of_zero));
-    /* Any thread may release the lock for this owner. */
-    CHECK(on_new_thread(release_as_zero, lock) == ZKL_OK);
     OK(zkl_acquire(lock));
+    CHECK(zkl_is_held_as(lock, 0) == 0 && zkl_is_held_as(lock, ZKL_OWNER_THREAD) == 1);
     EXPECT(ZKL_E_NOT_OWNER, zkl_release_as(lock, 0));
-    OK(zkl_fencing_token_as(lock, ZKL_OWNER_THREAD, &of_thread));
-    CHECK(of_thread > of_zero);
-    /* The largest number of a task is one below the number that stands for the calling thread. */
     zkl_op *largest = start(lock, UINT64_MAX - 1, -1);
     EXPECT(ZKL_E_PENDING, zkl_op_wait(largest, 10));
     OK(zkl_release_as(lock, ZKL_OWNER_THREAD));
@@ -836,7 +820,7 @@ static void leases_of_semaphores(void)
 {
     zkl_semaphore *semaphore = new_semaphore(client, fresh_path(), 3);
     zkl_lock *lock = new_mutex(client, fresh_path());
-    zkl_leases *leases = NULL, *more = NULL;
+    zkl_hold *leases = NULL, *more = NULL;
     zkl_op *unused = (zkl_op *)&semaphore;
     EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_start(semaphore, 4, SOON, &unused));
     EXPECT_MESSAGE("only 3");
@@ -844,21 +828,21 @@ static void leases_of_semaphores(void)
     CHECK(unused == (zkl_op *)&semaphore);
     zkl_op *two = start_leases(semaphore, 2, SOON);
     OK(end(two));
-    OK(zkl_op_leases(two, &leases));
-    EXPECT(ZKL_E_INVALID, zkl_op_leases(two, &more));
+    OK(zkl_op_hold(two, &leases));
+    EXPECT(ZKL_E_INVALID, zkl_op_hold(two, &more));
     EXPECT_MESSAGE("already taken");
-    CHECK(more == NULL && zkl_leases_is_held(leases) == 1);
+    CHECK(more == NULL && zkl_hold_is_held(leases) == 1);
     OK(zkl_op_result(two));
     zkl_op_free(two);
-    CHECK(zkl_leases_is_held(leases) == 1);
+    CHECK(zkl_hold_is_held(leases) == 1);
 
     zkl_op *waits = start_leases(semaphore, 2, -1), *overdue = start_leases(semaphore, 2, LIMIT_MS);
-    EXPECT(ZKL_E_PENDING, zkl_op_leases(waits, &more));
+    EXPECT(ZKL_E_PENDING, zkl_op_hold(waits, &more));
     EXPECT_MESSAGE("is still running");
     CHECK(end(overdue) == ZKL_E_TIMEOUT);
-    EXPECT(ZKL_E_TIMEOUT, zkl_op_leases(overdue, &more));
+    EXPECT(ZKL_E_TIMEOUT, zkl_op_hold(overdue, &more));
     zkl_op_free(overdue);
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     OK(end(waits));
 
     /* The library releases leases whose operation is freed before the program takes them. */
@@ -880,15 +864,16 @@ static void leases_of_semaphores(void)
     closed = start_leases(semaphore, 1, -1);
     zkl_semaphore_free(semaphore);
     CHECK(end(closed) == ZKL_E_CLOSED);
-    OK(zkl_op_leases(all, &more));
-    OK(zkl_leases_release(more));
+    OK(zkl_op_hold(all, &more));
+    OK(zkl_hold_release(more));
 
     zkl_op *of_lock = start(lock, 7, SOON);
     OK(end(of_lock));
-    EXPECT(ZKL_E_INVALID, zkl_op_leases(of_lock, &more));
-    EXPECT_MESSAGE("expected an operation that acquires leases");
+    OK(zkl_op_hold(of_lock, &more));
     zkl_op_free(of_lock);
-    OK(zkl_release_as(lock, 7));
+    CHECK(zkl_is_held_as(lock, 7) == 1);
+    OK(zkl_hold_release(more));
+    CHECK(zkl_is_held_as(lock, 7) == 0);
     zkl_op_free(all);
     zkl_op_free(canceled);
     zkl_op_free(closed);
@@ -985,7 +970,7 @@ int main(int argc, char **argv)
     client = new_client();
     RUN(operation_completes_unattended_and_its_descriptor_stays_readable);
     RUN(holds_belong_to_owners);
-    RUN(owner_0_is_not_the_calling_thread);
+    RUN(owners_have_numbers);
     RUN(an_operation_has_its_own_message);
     RUN(owners_on_one_thread_exclude_each_other);
     RUN(a_failure_that_is_known_at_once_is_a_result);

@@ -60,7 +60,7 @@ static void each_kind_of_lock_is_lost(void)
 {
     struct hold holds[6];
     zkl_lock *read, *write, *unused;
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     size_t needed;
     for (int i = 0; i < 6; i++) snprintf(holds[i].path, sizeof holds[i].path, "%s", fresh_path());
     zkl_semaphore *semaphore = new_semaphore(client, holds[5].path, 3);
@@ -77,8 +77,8 @@ static void each_kind_of_lock_is_lost(void)
         OK(zkl_lock_node_path(i == 4 ? two : locks[i], holds[i].node, sizeof holds[i].node, &needed));
     }
     OK(zkl_semaphore_acquire_timeout(semaphore, 3, 60000, &leases));
-    OK(zkl_leases_fencing_token(leases, &holds[5].token));
-    OK(zkl_leases_node_path(leases, 1, holds[5].node, sizeof holds[5].node, &needed));
+    OK(hold_token(leases, &holds[5].token));
+    OK(zkl_hold_node_path(leases, 1, holds[5].node, sizeof holds[5].node, &needed));
     take_away(holds, 6);
     for (int i = 0; i < 5; i++) {
         int64_t token;
@@ -93,8 +93,8 @@ static void each_kind_of_lock_is_lost(void)
     }
     zkl_lock_free(one);
     zkl_lock_free(two);
-    CHECK(zkl_leases_is_held(leases) == 0 && zkl_leases_state(leases) == ZKL_LOCK_LOST);
-    EXPECT(ZKL_E_LOST, zkl_leases_release(leases));
+    CHECK(zkl_hold_is_held(leases) == 0 && hold_state(leases) == ZKL_LOCK_LOST);
+    EXPECT(ZKL_E_LOST, zkl_hold_release(leases));
     zkl_semaphore_free(semaphore);
 }
 

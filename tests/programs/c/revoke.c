@@ -267,25 +267,25 @@ static void multi_locks_callback_receives_the_multi_lock_handle(void)
 static void revoke_of_a_lease_calls_the_semaphores_callback(void)
 {
     zkl_semaphore *semaphore = new_semaphore(client, fresh_path(), 2);
-    zkl_leases *two = NULL;
+    zkl_hold *two = NULL;
     struct asked asked = new_asked(), next = new_asked();
     char node[256];
     size_t needed;
     OK(zkl_semaphore_set_revocable(semaphore, on_semaphore_revocation, &asked, dropped));
     OK(zkl_semaphore_acquire_timeout(semaphore, 2, 60000, &two));
     for (size_t i = 0; i < 2; i++) {
-        OK(zkl_leases_node_path(two, i, node, sizeof node, &needed));
+        OK(zkl_hold_node_path(two, i, node, sizeof node, &needed));
         OK(zkl_revoke(other, node));
         AWAIT(calls(&asked) == 1 + (int)i);
     }
     CHECK(asked.handle == semaphore);
-    CHECK(zkl_leases_is_held(two) == 1);
+    CHECK(zkl_hold_is_held(two) == 1);
     OK(zkl_semaphore_set_revocable(semaphore, on_semaphore_revocation, &next, dropped));
     AWAIT(drops(&asked) == 1);
     zkl_semaphore_free(semaphore);
     AWAIT(drops(&next) == 1);
     OK(zkl_revoke(other, node));
-    OK(zkl_leases_release(two));
+    OK(zkl_hold_release(two));
     CHECK(calls(&next) == 0);
 }
 

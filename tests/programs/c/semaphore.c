@@ -3,9 +3,9 @@
 
 static zkl_client *client, *other;
 
-static zkl_leases *acquire(zkl_semaphore *semaphore, int32_t quantity)
+static zkl_hold *acquire(zkl_semaphore *semaphore, int32_t quantity)
 {
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     OK(zkl_semaphore_acquire_timeout(semaphore, quantity, 60000, &leases));
     CHECK(leases != NULL);
     return leases;
@@ -18,7 +18,7 @@ struct wait {
     int32_t quantity;
     int64_t timeout_ms;
     zkl_status status;
-    zkl_leases *leases;
+    zkl_hold *leases;
 };
 
 static void *run_wait(void *argument)
@@ -43,7 +43,7 @@ static zkl_status end_wait(struct wait *wait)
 
 static void *release_here(void *leases)
 {
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     return NULL;
 }
 
@@ -52,37 +52,37 @@ static void leases_are_shared_out(void)
 {
     const char *path = fresh_path();
     zkl_semaphore *ours = new_semaphore(client, path, 3), *theirs = new_semaphore(other, path, 3);
-    zkl_leases *two = acquire(ours, 2), *one = acquire(theirs, 1), *none = (zkl_leases *)&none;
+    zkl_hold *two = acquire(ours, 2), *one = acquire(theirs, 1), *none = (zkl_hold *)&none;
     int64_t first = 0, second = 0, remaining = -7;
     EXPECT(ZKL_E_TIMEOUT, zkl_semaphore_acquire_timeout(ours, 1, 0, &none));
     EXPECT_MESSAGE(path);
     int64_t start = now_ms();
     EXPECT(ZKL_E_TIMEOUT, zkl_semaphore_acquire_timeout(theirs, 2, LIMIT_MS, &none));
     CHECK(now_ms() - start >= LIMIT_MS - 1);
-    CHECK(none == (zkl_leases *)&none);
+    CHECK(none == (zkl_hold *)&none);
     /* The library deletes the nodes of the call that timed out after the call has returned. */
     AWAIT(semaphore_participants(ours) == 3);
 
-    CHECK(zkl_leases_is_held(two) == 1 && zkl_leases_state(two) == ZKL_LOCK_HELD);
-    OK(zkl_leases_fencing_token(two, &first));
-    OK(zkl_leases_fencing_token(one, &second));
+    CHECK(zkl_hold_is_held(two) == 1 && hold_state(two) == ZKL_LOCK_HELD);
+    OK(hold_token(two, &first));
+    OK(hold_token(one, &second));
     CHECK(first > 0 && second > first);
-    OK(zkl_leases_remaining_ms(two, &remaining));
+    OK(hold_remaining(two, &remaining));
     CHECK(remaining > 0 && remaining < 10000);
 
     /* Any thread that has the handle may release the leases. */
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, release_here, two) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
-    EXPECT(ZKL_E_HANDLE, zkl_leases_release(two));
+    EXPECT(ZKL_E_HANDLE, zkl_hold_release(two));
     EXPECT_MESSAGE("was freed");
-    EXPECT_NOT_SAFE(zkl_leases_is_held(two), "was freed");
+    EXPECT_NOT_SAFE(zkl_hold_is_held(two), "was freed");
     EXPECT(ZKL_E_TIMEOUT, zkl_semaphore_acquire_timeout(ours, 3, 0, &none));
     two = acquire(theirs, 2);
-    OK(zkl_leases_release(two));
-    OK(zkl_leases_release(one));
+    OK(zkl_hold_release(two));
+    OK(zkl_hold_release(one));
     one = acquire(ours, 3);
-    OK(zkl_leases_release(one));
+    OK(zkl_hold_release(one));
     CHECK(semaphore_participants(ours) == 0);
     zkl_semaphore_free(ours);
     zkl_semaphore_free(theirs);
@@ -92,7 +92,7 @@ static void leases_are_shared_out(void)
 static void wrong_quantities_are_refused(void)
 {
     zkl_semaphore *semaphore = new_semaphore(client, fresh_path(), 2), *none = (zkl_semaphore *)&none;
-    zkl_leases *leases = (zkl_leases *)&leases;
+    zkl_hold *leases = (zkl_hold *)&leases;
     static const int32_t wrong[] = {0, -1, INT32_MIN, 3, INT32_MAX};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char value[32];
@@ -114,9 +114,9 @@ static void wrong_quantities_are_refused(void)
     semaphore = new_semaphore(client, fresh_path(), INT32_MAX);
     EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_timeout(semaphore, INT32_MAX, -1, &leases));
     EXPECT_MESSAGE("transaction");
-    CHECK(leases == (zkl_leases *)&leases);
+    CHECK(leases == (zkl_hold *)&leases);
     leases = acquire(semaphore, 1);
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     zkl_semaphore_free(semaphore);
 }
 
@@ -124,17 +124,17 @@ static void wrong_quantities_are_refused(void)
 static void requests_are_served_in_their_order(void)
 {
     zkl_semaphore *semaphore = new_semaphore(client, fresh_path(), 2);
-    zkl_leases *one = acquire(semaphore, 1);
+    zkl_hold *one = acquire(semaphore, 1);
     struct wait large, small;
     start_wait(&large, semaphore, 2, 60000);
     AWAIT(semaphore_participants(semaphore) >= 2);
     start_wait(&small, semaphore, 1, -1);
     AWAIT(semaphore_participants(semaphore) >= 3);
-    OK(zkl_leases_release(one));
+    OK(zkl_hold_release(one));
     CHECK(end_wait(&large) == ZKL_OK);
-    OK(zkl_leases_release(large.leases));
+    OK(zkl_hold_release(large.leases));
     CHECK(end_wait(&small) == ZKL_OK);
-    OK(zkl_leases_release(small.leases));
+    OK(zkl_hold_release(small.leases));
     zkl_semaphore_free(semaphore);
 }
 
@@ -142,7 +142,7 @@ static void requests_are_served_in_their_order(void)
 static void cancel_wakes_those_that_wait(void)
 {
     zkl_semaphore *semaphore = new_semaphore(client, fresh_path(), 1);
-    zkl_leases *one = acquire(semaphore, 1);
+    zkl_hold *one = acquire(semaphore, 1);
     struct wait waits[2];
     OK(zkl_semaphore_cancel(semaphore));
     for (int i = 0; i < 2; i++) {
@@ -151,10 +151,10 @@ static void cancel_wakes_those_that_wait(void)
     }
     OK(zkl_semaphore_cancel(semaphore));
     for (int i = 0; i < 2; i++) CHECK(end_wait(&waits[i]) == ZKL_E_CANCELED);
-    CHECK(zkl_leases_is_held(one) == 1);
-    OK(zkl_leases_release(one));
+    CHECK(zkl_hold_is_held(one) == 1);
+    OK(zkl_hold_release(one));
     one = acquire(semaphore, 1);
-    OK(zkl_leases_release(one));
+    OK(zkl_hold_release(one));
     zkl_semaphore_free(semaphore);
 }
 
@@ -163,7 +163,7 @@ static void leases_outlive_their_semaphore(void)
 {
     const char *path = fresh_path();
     zkl_semaphore *semaphore = new_semaphore(client, path, 2), *same = new_semaphore(client, path, 2);
-    zkl_leases *two = acquire(semaphore, 2), *none = NULL;
+    zkl_hold *two = acquire(semaphore, 2), *none = NULL;
     struct wait wait;
     int64_t token = 0;
     char node[256];
@@ -173,13 +173,13 @@ static void leases_outlive_their_semaphore(void)
     zkl_semaphore_free(semaphore);
     CHECK(end_wait(&wait) == ZKL_E_CLOSED);
     EXPECT(ZKL_E_HANDLE, zkl_semaphore_acquire_timeout(semaphore, 1, 0, &none));
-    CHECK(zkl_leases_is_held(two) == 1 && zkl_leases_state(two) == ZKL_LOCK_HELD);
-    OK(zkl_leases_fencing_token(two, &token));
-    OK(zkl_leases_node_path(two, 1, node, sizeof node, &needed));
+    CHECK(zkl_hold_is_held(two) == 1 && hold_state(two) == ZKL_LOCK_HELD);
+    OK(hold_token(two, &token));
+    OK(zkl_hold_node_path(two, 1, node, sizeof node, &needed));
     EXPECT(ZKL_E_TIMEOUT, zkl_semaphore_acquire_timeout(same, 1, 0, &none));
-    OK(zkl_leases_release(two));
+    OK(zkl_hold_release(two));
     two = acquire(same, 2);
-    OK(zkl_leases_release(two));
+    OK(zkl_hold_release(two));
     zkl_semaphore_free(same);
 }
 
@@ -190,7 +190,7 @@ static void client_close_returns_its_leases(void)
     strcpy(path, fresh_path());
     zkl_client *closing = new_client();
     zkl_semaphore *semaphore = new_semaphore(closing, path, 1), *witness = new_semaphore(client, path, 1), *none = NULL;
-    zkl_leases *one = acquire(semaphore, 1), *out = NULL;
+    zkl_hold *one = acquire(semaphore, 1), *out = NULL;
     struct wait wait;
     int64_t number = -7;
     int32_t value = -7;
@@ -204,19 +204,19 @@ static void client_close_returns_its_leases(void)
     EXPECT(ZKL_E_CLOSED, zkl_semaphore_cancel(semaphore));
     EXPECT(ZKL_E_CLOSED, zkl_semaphore_set_data(semaphore, NULL, 0));
     EXPECT(ZKL_E_CLOSED, zkl_semaphore_participants(semaphore, count_participant, &value));
-    EXPECT_NOT_SAFE(zkl_leases_is_held(one), zkl_strerror(ZKL_E_CLOSED));
-    EXPECT(ZKL_E_CLOSED, zkl_leases_state(one));
-    EXPECT(ZKL_E_CLOSED, zkl_leases_fencing_token(one, &number));
-    EXPECT(ZKL_E_CLOSED, zkl_leases_remaining_ms(one, &number));
-    EXPECT(ZKL_E_CLOSED, zkl_leases_node_path(one, 0, node, sizeof node, &needed));
+    EXPECT_NOT_SAFE(zkl_hold_is_held(one), zkl_strerror(ZKL_E_CLOSED));
+    EXPECT(ZKL_E_CLOSED, hold_state(one));
+    EXPECT(ZKL_E_CLOSED, hold_token(one, &number));
+    EXPECT(ZKL_E_CLOSED, hold_remaining(one, &number));
+    EXPECT(ZKL_E_CLOSED, zkl_hold_node_path(one, 0, node, sizeof node, &needed));
     EXPECT(ZKL_E_HANDLE, zkl_semaphore_new(closing, path, 1, &none));
     EXPECT(ZKL_E_HANDLE, zkl_shared_count_get(closing, path, &value));
     CHECK(number == -7 && value == -7 && needed == 7 && out == NULL && none == NULL);
-    zkl_leases *free_again = acquire(witness, 1);
+    zkl_hold *free_again = acquire(witness, 1);
     zkl_semaphore_free(semaphore);
-    EXPECT(ZKL_E_CLOSED, zkl_leases_release(one));
-    EXPECT(ZKL_E_HANDLE, zkl_leases_release(one));
-    OK(zkl_leases_release(free_again));
+    EXPECT(ZKL_E_CLOSED, zkl_hold_release(one));
+    EXPECT(ZKL_E_HANDLE, zkl_hold_release(one));
+    OK(zkl_hold_release(free_again));
     zkl_semaphore_free(witness);
 }
 
@@ -244,7 +244,7 @@ static void each_lease_has_a_node_with_data(void)
     const char *path = fresh_path();
     zkl_semaphore *semaphore = new_semaphore(client, path, 3);
     OK(zkl_semaphore_set_data(semaphore, "ours", 5));
-    zkl_leases *two = acquire(semaphore, 2);
+    zkl_hold *two = acquire(semaphore, 2);
     struct wait wait;
     start_wait(&wait, semaphore, 2, -1);
     struct seen seen = {0, 0, 0};
@@ -258,26 +258,26 @@ static void each_lease_has_a_node_with_data(void)
     char nodes[2][256], small[256];
     size_t needed[2] = {0, 0}, unset = 7;
     for (size_t i = 0; i < 2; i++) {
-        OK(zkl_leases_node_path(two, i, nodes[i], sizeof nodes[i], &needed[i]));
+        OK(zkl_hold_node_path(two, i, nodes[i], sizeof nodes[i], &needed[i]));
         CHECK(needed[i] == strlen(nodes[i]) + 1);
         CHECK(strncmp(nodes[i], path, strlen(path)) == 0 && strstr(nodes[i], "/leases/") != NULL);
     }
     CHECK(strcmp(nodes[0], nodes[1]) != 0);
     memset(small, 'x', sizeof small);
-    EXPECT(ZKL_E_BUFFER, zkl_leases_node_path(two, 0, small, needed[0] - 1, &unset));
+    EXPECT(ZKL_E_BUFFER, zkl_hold_node_path(two, 0, small, needed[0] - 1, &unset));
     CHECK(unset == needed[0] && small[0] == 'x');
-    EXPECT(ZKL_E_BUFFER, zkl_leases_node_path(two, 0, NULL, 0, &unset));
+    EXPECT(ZKL_E_BUFFER, zkl_hold_node_path(two, 0, NULL, 0, &unset));
     CHECK(unset == needed[0]);
-    OK(zkl_leases_node_path(two, 0, small, needed[0], &unset));
+    OK(zkl_hold_node_path(two, 0, small, needed[0], &unset));
     CHECK(strcmp(small, nodes[0]) == 0 && small[needed[0]] == 'x');
     unset = 7;
     static const size_t absent[] = {2, 3, SIZE_MAX};
     for (size_t i = 0; i < 3; i++) {
-        EXPECT(ZKL_E_INVALID, zkl_leases_node_path(two, absent[i], small, sizeof small, &unset));
+        EXPECT(ZKL_E_INVALID, zkl_hold_node_path(two, absent[i], small, sizeof small, &unset));
         EXPECT_MESSAGE("expected less than 2");
     }
     CHECK(unset == 7);
-    OK(zkl_leases_release(two));
+    OK(zkl_hold_release(two));
     zkl_semaphore_free(semaphore);
 }
 
@@ -295,7 +295,7 @@ static void shared_count_limits_the_leases(void)
     OK(zkl_semaphore_new_counted(client, path, count_path, 1, &semaphore));
     OK(zkl_shared_count_get(other, count_path, &value));
     CHECK(value == 1);
-    zkl_leases *one = acquire(semaphore, 1), *none = NULL;
+    zkl_hold *one = acquire(semaphore, 1), *none = NULL;
     EXPECT(ZKL_E_TIMEOUT, zkl_semaphore_acquire_timeout(semaphore, 1, 0, &none));
     /* An acquire may wait for more leases than the count allows now. */
     EXPECT(ZKL_E_TIMEOUT, zkl_semaphore_acquire_timeout(semaphore, 2, 0, &none));
@@ -310,9 +310,9 @@ static void shared_count_limits_the_leases(void)
     OK(zkl_semaphore_new_counted(other, path, count_path, 100, &same));
     EXPECT(ZKL_E_TIMEOUT, zkl_semaphore_acquire_timeout(same, 1, 0, &none));
     OK(zkl_shared_count_set(client, count_path, 0));
-    CHECK(zkl_leases_is_held(one) == 1 && zkl_leases_is_held(wait.leases) == 1);
-    OK(zkl_leases_release(one));
-    OK(zkl_leases_release(wait.leases));
+    CHECK(zkl_hold_is_held(one) == 1 && zkl_hold_is_held(wait.leases) == 1);
+    OK(zkl_hold_release(one));
+    OK(zkl_hold_release(wait.leases));
     EXPECT(ZKL_E_TIMEOUT, zkl_semaphore_acquire_timeout(same, 1, 0, &none));
     zkl_semaphore_free(semaphore);
     zkl_semaphore_free(same);
@@ -354,10 +354,10 @@ static void *use_pool(void *argument)
     struct pool *pool = argument;
     for (int32_t round = 0; round < 8; round++) {
         int quantity = 1 + round % 2;
-        zkl_leases *leases = acquire(pool->semaphore, quantity);
+        zkl_hold *leases = acquire(pool->semaphore, quantity);
         CHECK(__atomic_add_fetch(&pool->out, quantity, __ATOMIC_SEQ_CST) <= 3);
         __atomic_sub_fetch(&pool->out, quantity, __ATOMIC_SEQ_CST);
-        OK(zkl_leases_release(leases));
+        OK(zkl_hold_release(leases));
     }
     return NULL;
 }
@@ -375,7 +375,7 @@ static void threads_never_hold_more_leases_than_the_maximum(void)
 
 static void *release_once(void *leases)
 {
-    zkl_status status = zkl_leases_release(leases);
+    zkl_status status = zkl_hold_release(leases);
     CHECK(status == ZKL_OK || status == ZKL_E_HANDLE);
     return status == ZKL_OK ? leases : NULL;
 }
@@ -385,7 +385,7 @@ static void concurrent_release_succeeds_once(void)
 {
     zkl_semaphore *semaphore = new_semaphore(client, fresh_path(), 1);
     for (int round = 0; round < 5; round++) {
-        zkl_leases *one = acquire(semaphore, 1);
+        zkl_hold *one = acquire(semaphore, 1);
         pthread_t threads[3];
         int succeeded = 0;
         for (int i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], NULL, release_once, one) == 0);
@@ -432,9 +432,9 @@ static void lease_events_are_delivered(void)
     OK(zkl_client_new(servers, config, &watched));
     zkl_config_free(config);
     zkl_semaphore *semaphore = new_semaphore(watched, recorder.path, 2);
-    zkl_leases *two = acquire(semaphore, 2);
-    OK(zkl_leases_fencing_token(two, &token));
-    OK(zkl_leases_release(two));
+    zkl_hold *two = acquire(semaphore, 2);
+    OK(hold_token(two, &token));
+    OK(zkl_hold_release(two));
     zkl_semaphore_free(semaphore);
     zkl_client_free(watched);
     CHECK(recorder.count == 2);
@@ -449,13 +449,13 @@ static void everything_is_freed_in_any_order(void)
     for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
         zkl_client *own = new_client();
         zkl_semaphore *semaphore = new_semaphore(own, fresh_path(), 2);
-        zkl_leases *leases = acquire(semaphore, 2);
+        zkl_hold *leases = acquire(semaphore, 2);
         for (const char *next = orders[i]; *next != '\0'; next++) {
             if (*next == 'c') zkl_client_free(own);
             if (*next == 's') zkl_semaphore_free(semaphore);
-            if (*next == 'l') CHECK(zkl_leases_release(leases) == (zkl_client_state(own) < 0 ? ZKL_E_CLOSED : ZKL_OK));
+            if (*next == 'l') CHECK(zkl_hold_release(leases) == (zkl_client_state(own) < 0 ? ZKL_E_CLOSED : ZKL_OK));
         }
-        EXPECT(ZKL_E_HANDLE, zkl_leases_release(leases));
+        EXPECT(ZKL_E_HANDLE, zkl_hold_release(leases));
         EXPECT(ZKL_E_HANDLE, zkl_semaphore_cancel(semaphore));
     }
 }

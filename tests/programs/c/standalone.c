@@ -98,20 +98,22 @@ static void leases_whose_session_expires_are_lost(void)
     zkl_client *client = new_client();
     const char *path = fresh_path();
     zkl_semaphore *semaphore = new_semaphore(client, path, 2);
-    zkl_leases *two = NULL;
+    zkl_hold *two = NULL;
     int64_t number = -7;
     OK(zkl_semaphore_acquire_timeout(semaphore, 2, 60000, &two));
     SERVER_OK(zkl_standalone_expire(server, zkl_client_session_id(client)));
-    AWAIT(zkl_leases_state(two) == ZKL_LOCK_LOST);
-    CHECK(zkl_leases_is_held(two) == 0);
-    EXPECT(ZKL_E_LOST, zkl_leases_fencing_token(two, &number));
-    EXPECT(ZKL_E_LOST, zkl_leases_remaining_ms(two, &number));
-    CHECK(number == -7);
+    AWAIT(hold_state(two) == ZKL_LOCK_LOST);
+    CHECK(zkl_hold_is_held(two) == 0);
+    /* The token is known also after a loss. */
+    OK(hold_token(two, &number));
+    CHECK(number > 0);
+    OK(hold_remaining(two, &number));
+    CHECK(number == 0);
     /* The call frees the handle of the leases although it reports the loss. */
-    EXPECT(ZKL_E_LOST, zkl_leases_release(two));
-    EXPECT(ZKL_E_HANDLE, zkl_leases_release(two));
+    EXPECT(ZKL_E_LOST, zkl_hold_release(two));
+    EXPECT(ZKL_E_HANDLE, zkl_hold_release(two));
     OK(zkl_semaphore_acquire_timeout(semaphore, 2, 60000, &two));
-    OK(zkl_leases_release(two));
+    OK(zkl_hold_release(two));
     zkl_semaphore_free(semaphore);
     zkl_client_free(client);
 }
@@ -146,16 +148,16 @@ static void leases_are_released_locally_without_server(void)
     zkl_client *cut_off = client_with_timeout(1000), *other = new_client();
     const char *path = fresh_path();
     zkl_semaphore *semaphore = new_semaphore(cut_off, path, 1), *wanted = new_semaphore(other, path, 1);
-    zkl_leases *one = NULL;
+    zkl_hold *one = NULL;
     OK(zkl_semaphore_acquire_timeout(semaphore, 1, 60000, &one));
     int64_t session = zkl_client_session_id(cut_off);
     SERVER_OK(zkl_standalone_freeze(server, session));
-    zkl_status status = zkl_leases_release(one);
+    zkl_status status = zkl_hold_release(one);
     CHECK(status == ZKL_E_CONNECTION || status == ZKL_E_LOST);
-    EXPECT(ZKL_E_HANDLE, zkl_leases_release(one));
+    EXPECT(ZKL_E_HANDLE, zkl_hold_release(one));
     OK(zkl_semaphore_acquire_timeout(wanted, 1, 60000, &one));
     SERVER_OK(zkl_standalone_thaw(server, session));
-    OK(zkl_leases_release(one));
+    OK(zkl_hold_release(one));
     zkl_semaphore_free(semaphore);
     zkl_semaphore_free(wanted);
     zkl_client_free(cut_off);

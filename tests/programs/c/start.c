@@ -189,15 +189,15 @@ static void a_release_is_an_operation(void)
 static void a_release_of_leases_is_an_operation(void)
 {
     zkl_semaphore *semaphore = new_semaphore(client, fresh_path(), 3);
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     zkl_op *op = NULL;
     OK(zkl_semaphore_acquire_timeout(semaphore, 2, SOON, &leases));
     OK(zkl_semaphore_participants_start(semaphore, &op));
     CHECK(value_of(op) == 2);
-    EXPECT(ZKL_E_INVALID, zkl_leases_release_start(leases, NULL));
-    CHECK(zkl_leases_is_held(leases) == 1);
-    OK(zkl_leases_release_start(leases, &op));
-    EXPECT(ZKL_E_HANDLE, zkl_leases_release(leases));
+    EXPECT(ZKL_E_INVALID, zkl_hold_release_start(leases, NULL));
+    CHECK(zkl_hold_is_held(leases) == 1);
+    OK(zkl_hold_release_start(leases, &op));
+    EXPECT(ZKL_E_HANDLE, zkl_hold_release(leases));
     succeed(op);
     OK(zkl_semaphore_participants_start(semaphore, &op));
     CHECK(value_of(op) == 0);
@@ -320,9 +320,9 @@ static void a_counted_semaphore_is_made_as_an_operation(void)
     EXPECT_MESSAGE("the semaphore of this operation was already taken");
     CHECK(again == NULL);
     zkl_op_free(op);
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     OK(zkl_semaphore_acquire_timeout(semaphore, 2, SOON, &leases));
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     zkl_semaphore_free(semaphore);
     /* The library frees a semaphore that the program does not take. */
     OK(zkl_semaphore_new_counted_start(client, fresh_path(), count, 2, &op));
@@ -338,7 +338,7 @@ static void accessors_refuse_other_operations(void)
     CHECK(is_readable(zkl_op_fd(acquire), SOON));
     zkl_client *no_client = NULL;
     zkl_semaphore *no_semaphore = NULL;
-    zkl_leases *no_leases = NULL;
+    zkl_hold *no_leases = NULL;
     const zkl_participant *no_participant = NULL;
     int64_t value = -7;
     EXPECT(ZKL_E_INVALID, zkl_op_value(acquire, &value));
@@ -355,8 +355,8 @@ static void accessors_refuse_other_operations(void)
     OK(zkl_acquire_as(lock, 7, SOON));
     OK(zkl_release_start(lock, 7, &release));
     OK(end(release));
-    EXPECT(ZKL_E_INVALID, zkl_op_leases(release, &no_leases));
-    EXPECT_MESSAGE("the operation has no leases; expected an operation that acquires leases");
+    EXPECT(ZKL_E_INVALID, zkl_op_hold(release, &no_leases));
+    EXPECT_MESSAGE("the operation has no hold; expected an operation that acquires a lock or leases");
     EXPECT(ZKL_E_INVALID, zkl_op_client(release, &no_client));
     EXPECT(ZKL_E_INVALID, zkl_op_participant(release, 0, &no_participant));
     zkl_op_free(release);

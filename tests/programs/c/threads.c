@@ -218,13 +218,13 @@ static void use_all(void)
     OK(zkl_acquire_timeout(multi, 60000));
     OK(zkl_release(multi));
     zkl_semaphore *semaphore = NULL;
-    zkl_leases *leases = NULL, *more = NULL;
+    zkl_hold *leases = NULL, *more = NULL;
     const char *count = fresh_path();
     OK(zkl_semaphore_new_counted(client, fresh_path(), count, 2, &semaphore));
     OK(zkl_semaphore_acquire_timeout(semaphore, 2, -1, &leases));
     EXPECT(ZKL_E_TIMEOUT, zkl_semaphore_acquire_timeout(semaphore, 1, LIMIT_MS, &more));
     CHECK(semaphore_participants(semaphore) == 2);
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     int32_t value = 0;
     OK(zkl_shared_count_set(client, count, 3));
     OK(zkl_shared_count_get(client, count, &value));

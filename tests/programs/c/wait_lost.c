@@ -30,7 +30,7 @@ struct wait {
     pthread_t thread;
     zkl_lock *lock;
     uint64_t owner;
-    zkl_leases *leases;
+    zkl_hold *leases;
     int64_t limit_ms;
     atomic_bool begun, done;
     zkl_status status;
@@ -42,7 +42,7 @@ static void *run_wait(void *user)
     struct wait *wait = user;
     atomic_store(&wait->begun, true);
     wait->status = wait->leases == NULL ? zkl_wait_lost_as(wait->lock, wait->owner, wait->limit_ms)
-                                        : zkl_leases_wait_lost(wait->leases, wait->limit_ms);
+                                        : zkl_hold_wait_lost(wait->leases, wait->limit_ms);
     snprintf(wait->message, sizeof wait->message, "%s", zkl_last_error_message());
     atomic_store(&wait->done, true);
     return NULL;
@@ -191,9 +191,9 @@ static void wait_lost_of_a_multi_lock_ends_with_one_member(void)
     zkl_client_free(own);
 }
 
-static zkl_leases *acquire_leases(zkl_client *of, int32_t quantity)
+static zkl_hold *acquire_leases(zkl_client *of, int32_t quantity)
 {
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     zkl_semaphore *semaphore = new_semaphore(of, fresh_path(), 3);
     OK(zkl_semaphore_acquire_timeout(semaphore, quantity, SOON, &leases));
     zkl_semaphore_free(semaphore);
@@ -203,15 +203,15 @@ static zkl_leases *acquire_leases(zkl_client *of, int32_t quantity)
 /* The wait for leases ends in the same cases. */
 static void wait_lost_works_for_leases(void)
 {
-    zkl_leases *leases = acquire_leases(client, 2);
-    EXPECT(ZKL_E_TIMEOUT, zkl_leases_wait_lost(leases, 50));
+    zkl_hold *leases = acquire_leases(client, 2);
+    EXPECT(ZKL_E_TIMEOUT, zkl_hold_wait_lost(leases, 50));
     EXPECT_MESSAGE("still safe after 50 ms");
-    EXPECT(ZKL_E_TIMEOUT, zkl_leases_wait_lost(leases, 0));
+    EXPECT(ZKL_E_TIMEOUT, zkl_hold_wait_lost(leases, 0));
     struct wait given_back = {.leases = leases, .limit_ms = -1};
     start_wait(&given_back);
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     CHECK(end_wait(&given_back) == ZKL_E_HANDLE);
-    EXPECT(ZKL_E_HANDLE, zkl_leases_wait_lost(leases, -1));
+    EXPECT(ZKL_E_HANDLE, zkl_hold_wait_lost(leases, -1));
 
     zkl_client *own = client_of(faulty, LONG_MS);
     leases = acquire_leases(own, 2);
@@ -219,21 +219,21 @@ static void wait_lost_works_for_leases(void)
     start_wait(&lost);
     CHECK(zkl_standalone_expire(server, zkl_client_session_id(own)) == ZKL_OK);
     CHECK(end_wait(&lost) == ZKL_E_LOST);
-    EXPECT(ZKL_E_LOST, zkl_leases_release(leases));
+    EXPECT(ZKL_E_LOST, zkl_hold_release(leases));
     AWAIT(zkl_client_state(own) == ZKL_STATE_CONNECTED);
     leases = acquire_leases(own, 1);
     struct wait closed = {.leases = leases, .limit_ms = -1};
     start_wait(&closed);
     zkl_client_free(own);
     CHECK(end_wait(&closed) == ZKL_E_CLOSED);
-    EXPECT(ZKL_E_CLOSED, zkl_leases_wait_lost(leases, -1));
-    EXPECT(ZKL_E_CLOSED, zkl_leases_release(leases));
+    EXPECT(ZKL_E_CLOSED, zkl_hold_wait_lost(leases, -1));
+    EXPECT(ZKL_E_CLOSED, zkl_hold_release(leases));
 }
 
 /* The waits that a callback attempts. */
 struct trial {
     zkl_lock *lock;
-    zkl_leases *leases;
+    zkl_hold *leases;
     atomic_int calls;
 };
 
@@ -243,10 +243,10 @@ static void try_to_wait(void *user, const zkl_event *event)
     if (event->state != ZKL_LOCK_HELD) return;
     EXPECT(ZKL_E_DEADLOCK, zkl_wait_lost(trial->lock, -1));
     EXPECT(ZKL_E_DEADLOCK, zkl_wait_lost_as(trial->lock, 7, 1));
-    EXPECT(ZKL_E_DEADLOCK, zkl_leases_wait_lost(trial->leases, 1000));
+    EXPECT(ZKL_E_DEADLOCK, zkl_hold_wait_lost(trial->leases, 1000));
     EXPECT(ZKL_E_NOT_OWNER, zkl_wait_lost(trial->lock, 0));
     EXPECT(ZKL_E_TIMEOUT, zkl_wait_lost_as(trial->lock, 7, 0));
-    EXPECT(ZKL_E_TIMEOUT, zkl_leases_wait_lost(trial->leases, 0));
+    EXPECT(ZKL_E_TIMEOUT, zkl_hold_wait_lost(trial->leases, 0));
     atomic_fetch_add(&trial->calls, 1);
 }
 
@@ -257,7 +257,7 @@ static void a_callback_does_not_wait(void)
     OK(zkl_lock_set_event_callback(trial.lock, try_to_wait, &trial, NULL));
     OK(zkl_acquire_as(trial.lock, 7, SOON));
     AWAIT(atomic_load(&trial.calls) == 1);
-    OK(zkl_leases_release(trial.leases));
+    OK(zkl_hold_release(trial.leases));
     OK(zkl_release_as(trial.lock, 7));
     zkl_lock_free(trial.lock);
 }
@@ -287,7 +287,7 @@ static void a_wait_for_a_loss_is_an_operation(void)
     zkl_client *own = client_of(faulty, LONG_MS);
     zkl_lock *lock = new_mutex(own, fresh_path());
     zkl_semaphore *semaphore = NULL;
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     zkl_op *of_lock = NULL, *of_leases = NULL, *released = NULL, *canceled = NULL;
     OK(zkl_semaphore_new(own, fresh_path(), 1, &semaphore));
     OK(zkl_semaphore_acquire_timeout(semaphore, 1, SOON, &leases));
@@ -307,14 +307,14 @@ static void a_wait_for_a_loss_is_an_operation(void)
 
     OK(zkl_acquire_as(lock, 7, SOON));
     OK(zkl_wait_lost_start(lock, 7, &of_lock));
-    OK(zkl_leases_wait_lost_start(leases, &of_leases));
+    OK(zkl_hold_wait_lost_start(leases, &of_leases));
     CHECK(zkl_standalone_expire(server, zkl_client_session_id(own)) == ZKL_OK);
     EXPECT(ZKL_E_LOST, zkl_op_wait(of_lock, SOON));
     CHECK(strstr(zkl_op_message(of_lock), "no longer safe") != NULL);
     EXPECT(ZKL_E_LOST, zkl_op_wait(of_leases, SOON));
     zkl_op_free(of_lock);
     zkl_op_free(of_leases);
-    (void)zkl_leases_release(leases);
+    (void)zkl_hold_release(leases);
     zkl_semaphore_free(semaphore);
     zkl_lock_free(lock);
     zkl_client_free(own);

@@ -132,9 +132,9 @@ static zkl_semaphore *semaphore;
 
 static void *want_leases(void *argument)
 {
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     OK(zkl_semaphore_acquire_timeout(semaphore, *(int *)argument, 60000, &leases));
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     return NULL;
 }
 
@@ -144,7 +144,7 @@ static void waiting_reports_leases_and_counts(void)
     char count_path[64];
     snprintf(count_path, sizeof count_path, "%s", fresh_path());
     OK(zkl_semaphore_new_counted(client, fresh_path(), count_path, 2, &semaphore));
-    zkl_leases *leases = NULL;
+    zkl_hold *leases = NULL;
     pthread_t thread;
     struct told told;
     int wanted = 3;
@@ -155,7 +155,7 @@ static void waiting_reports_leases_and_counts(void)
     OK(zkl_shared_count_set(client, count_path, 3));
     AWAIT((told = waiting_for_leases(semaphore)).last.waits_for == ZKL_WAITS_FOR_LEASES);
     CHECK(told.count == 1 && told.last.count == 2);
-    OK(zkl_leases_release(leases));
+    OK(zkl_hold_release(leases));
     CHECK(pthread_join(thread, NULL) == 0);
     zkl_semaphore_free(semaphore);
 }

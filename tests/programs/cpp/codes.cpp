@@ -109,11 +109,11 @@ void locking_reports_why_it_failed()
     CHECK(!ec && !mutex.wait_lost(1ms, ec) && ec == status::not_owner);
 
     zkl::semaphore semaphore(client, fresh_path(), 2, ec);
-    zkl::leases two = semaphore.acquire(2, ec);
+    zkl::hold two = semaphore.acquire(2, ec);
     CHECK(!ec && two && two.quantity() == 2 && !semaphore.try_acquire(1, ec) && !ec);
     zkl::operation operation = semaphore.start(1, ec);
-    CHECK(!ec && !operation.result(ec) && !ec && !operation.take_leases(ec) && ec == status::pending && !operation.wait_for(1ms, ec) && !ec);
-    CHECK(two.release() == status::ok && operation.wait(ec) == status::ok && operation.take_leases(ec).is_held() && !ec);
+    CHECK(!ec && !operation.result(ec) && !ec && !operation.take_hold(ec) && ec == status::pending && !operation.wait_for(1ms, ec) && !ec);
+    CHECK(two.release() == status::ok && operation.wait(ec) == status::ok && operation.take_hold(ec).is_held() && !ec);
     CHECK(!semaphore.acquire(3, ec) && ec == status::invalid);
 
     // After an error, the call does not wait until its deadline.

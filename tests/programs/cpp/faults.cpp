@@ -159,19 +159,20 @@ void loss_calls_the_leases_callback()
     zkl::client client(check::servers);
     zkl::semaphore semaphore(client, fresh_path(), 3);
     std::atomic<int> one{0}, two{0};
-    zkl::leases first = semaphore.acquire(), second = semaphore.acquire(2);
+    zkl::hold first = semaphore.acquire(), second = semaphore.acquire(2);
     first.on_lost([&] { one++; });
     second.on_lost([&](const zkl::event &event) {
         CHECK(event.lock() == nullptr && !event.path().empty() && event.token() > 0 && becomes_unsafe(event));
         two++;
     });
-    const zkl::leases moved = std::move(second);
+    const zkl::hold moved = std::move(second);
     expire(client);
     AWAIT(one == 1 && two == 1 && moved.state() == zkl::lock_state::lost);
     CHECK(first.release() == zkl::status::lost);
-    THROWS(lost, "", moved.fencing_token());
+    CHECK(moved.fencing_token() > 0 && moved.remaining() == 0ms);
+    THROWS(lost, "", moved.node_path());
     // A callback that is set after the loss is called immediately, and not again after the event.
-    zkl::leases late = semaphore.acquire();
+    zkl::hold late = semaphore.acquire();
     std::atomic<bool> is_over{false};
     client.on_event([&](const zkl::event &event) {
         if (event.kind() == zkl::event_kind::lock && event.lock_state() == zkl::lock_state::lost) is_over = true;
@@ -186,7 +187,7 @@ void loss_calls_the_leases_callback()
     });
     CHECK(told == 1 && late.release() == zkl::status::lost);
     // Leases that have been released cannot be lost.
-    zkl::leases back = semaphore.acquire();
+    zkl::hold back = semaphore.acquire();
     back.on_lost([&] { told++; });
     CHECK(back.release() == zkl::status::ok);
     expire(client);
@@ -202,7 +203,7 @@ void a_thread_waits_for_a_loss()
     zkl::semaphore semaphore(client, fresh_path(), 1);
     THROWS(not_owner, "", mutex.wait_lost(1h));
     const std::lock_guard guard(mutex);
-    const zkl::leases lease = semaphore.acquire();
+    const zkl::hold lease = semaphore.acquire();
     const auto start = std::chrono::steady_clock::now();
     CHECK(!mutex.wait_lost(30ms) && check::since(start) >= 30ms && !mutex.wait_lost(0s) && !lease.wait_lost(1ms));
     THROWS(not_owner, "", mutex.wait_lost(1h, zkl::owner{1}));
@@ -224,7 +225,7 @@ void a_client_that_is_closed_is_a_loss()
     zkl::client client(check::servers);
     zkl::mutex held(client, fresh_path()), free(client, fresh_path());
     zkl::semaphore semaphore(client, fresh_path(), 1);
-    zkl::leases lease = semaphore.acquire();
+    zkl::hold lease = semaphore.acquire();
     std::atomic<int> lost{0}, other{0}, leases{0};
     held.on_lost([&](const zkl::event &event) { lost += event.lock_state() == zkl::lock_state::free; });
     free.on_lost([&] { other++; });
@@ -315,7 +316,7 @@ void destructors_wait_for_callbacks()
     for (int how = 0; how < 4; how++) {
         auto mutex = std::make_unique<zkl::mutex>(client, fresh_path());
         zkl::semaphore semaphore(client, fresh_path(), 1);
-        zkl::leases leases = semaphore.acquire();
+        zkl::hold leases = semaphore.acquire();
         std::atomic<bool> is_in{false}, may_leave{false}, is_over{false};
         const auto callback = [&] {
             is_in = true;
@@ -384,7 +385,7 @@ void a_callback_may_destroy_its_leases()
 {
     zkl::client client(check::servers);
     zkl::semaphore semaphore(client, fresh_path(), 1);
-    auto leases = std::make_unique<zkl::leases>(semaphore.acquire());
+    auto leases = std::make_unique<zkl::hold>(semaphore.acquire());
     std::atomic<int> lost{0}, calls{0};
     leases->on_lost([&] { lost++; });
     expire(client);
@@ -411,7 +412,7 @@ void callbacks_are_destroyed()
         zkl::client client(check::servers, config);
         zkl::mutex mutex(client, fresh_path());
         zkl::semaphore semaphore(client, fresh_path(), 1);
-        zkl::leases leases = semaphore.acquire();
+        zkl::hold leases = semaphore.acquire();
         for (int i = 0; i < 2; i++) {
             client.on_event(callback);
             mutex.on_event(callback);
@@ -444,7 +445,7 @@ void revocation_calls_the_holder()
     }, [&](const std::exception_ptr &) { caught++; });
     semaphore.set_revocable([&] { leases_asked++; });
     const std::lock_guard guard(mutex);
-    const zkl::leases lease = semaphore.acquire();
+    const zkl::hold lease = semaphore.acquire();
     another.revoke(mutex.participants()[0].node_path);
     AWAIT(asked == 1 && caught == 1);
     another.revoke(semaphore.participants()[0].node_path);
@@ -505,7 +506,7 @@ void forked_child_has_no_events()
     auto client = std::make_unique<zkl::client>(check::servers);
     auto mutex = std::make_unique<zkl::mutex>(*client, fresh_path());
     auto semaphore = std::make_unique<zkl::semaphore>(*client, fresh_path(), 1);
-    zkl::leases lease = semaphore->acquire();
+    zkl::hold lease = semaphore->acquire();
     std::atomic<int> events{0};
     mutex->on_lost([&] { events++; });
     client->on_event([&] { events++; });

@@ -27,7 +27,7 @@ namespace {
 template <class T>
 constexpr bool moves = !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T> && std::is_nothrow_move_constructible_v<T> &&
                        std::is_nothrow_move_assignable_v<T>;
-static_assert(moves<zkl::client> && moves<zkl::leases> && moves<zkl::operation> && moves<zkl::config>);
+static_assert(moves<zkl::client> && moves<zkl::hold> && moves<zkl::operation> && moves<zkl::config>);
 static_assert(moves<zkl::mutex> && moves<zkl::semaphore_mutex> && moves<zkl::shared_mutex> && moves<zkl::multi> && moves<zkl::semaphore>);
 static_assert(!std::is_constructible_v<zkl::multi, zkl::multi &> && !std::is_default_constructible_v<zkl::mutex>);
 static_assert(static_cast<std::uint64_t>(zkl::owner::this_thread) == ZKL_OWNER_THREAD);
@@ -268,7 +268,7 @@ void limits_are_kept()
     zkl::client client(check::servers);
     zkl::mutex mutex(client, fresh_path());
     zkl::semaphore semaphore(client, fresh_path(), 1);
-    const zkl::leases lease = semaphore.acquire();
+    const zkl::hold lease = semaphore.acquire();
     check::holder holder(mutex);
 
     // A call never returns early, even if its limit is not a whole number of milliseconds, and not much later than its
@@ -367,15 +367,15 @@ void leases_are_given_back()
     zkl::semaphore semaphore(client, path, 3);
     semaphore.set_data("a worker");
     {
-        zkl::leases two = semaphore.acquire(2);
+        zkl::hold two = semaphore.acquire(2);
         CHECK(two && two.quantity() == 2 && two.is_held() && two.state() == zkl::lock_state::held && two.remaining() > 1s);
         CHECK(two.fencing_token() > 0 && two.node_path().find(path) == 0 && two.node_path(1) != two.node_path(0));
         THROWS(invalid, "", two.node_path(2));
         CHECK(!semaphore.try_acquire(2) && semaphore.participants().size() == 2 && semaphore.participants()[0].data == "a worker");
-        std::optional<zkl::leases> one = semaphore.try_acquire();
+        std::optional<zkl::hold> one = semaphore.try_acquire();
         CHECK(one && one->is_held() && one->fencing_token() > two.fencing_token() && !semaphore.try_acquire_for(10ms));
         // The leases belong to the object that has them.
-        zkl::leases moved(std::move(*one)), assigned;
+        zkl::hold moved(std::move(*one)), assigned;
         CHECK(moved && !*one && one->quantity() == 0);
         assigned = std::move(moved);
         CHECK(on_new_thread([&] { return assigned.is_held(); }));
@@ -394,11 +394,43 @@ void leases_are_given_back()
     THROWS(invalid, "", zkl::semaphore(client, fresh_path(), 0));
 
     // An acquire that waits.
-    const zkl::leases all = semaphore.acquire(3);
+    const zkl::hold all = semaphore.acquire(3);
     std::thread waiter([&] { THROWS(canceled, "", semaphore.acquire()); });
     AWAIT(semaphore.waiting().size() == 1);
     semaphore.cancel();
     waiter.join();
+}
+
+// A hold of a lock belongs to its object, whatever the recipe is.
+void any_object_holds_a_lock()
+{
+    zkl::client client(check::servers);
+    zkl::mutex mutex(client, fresh_path()), other(client, fresh_path());
+    zkl::semaphore_mutex semaphore_mutex(client, fresh_path());
+    zkl::shared_mutex shared(client, fresh_path());
+    zkl::multi both(mutex, other);
+    for (zkl::lockable *lock : std::initializer_list<zkl::lockable *>{&mutex, &semaphore_mutex, &shared, &both}) {
+        zkl::hold hold = lock->acquire();
+        const zkl_hold_info info = hold.view();
+        CHECK(hold && hold.quantity() == 1 && hold.is_held() && hold.fencing_token() > 0 && hold.fencing_pass() == 0);
+        CHECK(info.state == ZKL_LOCK_HELD && info.token == hold.fencing_token() && hold.remaining() > 1s && !hold.node_path().empty());
+        CHECK(!lock->is_held() && lock->is_held_in_process() && !lock->try_lock() && !lock->try_acquire());
+        CHECK(!lock->try_acquire_for(10ms) && !lock->try_acquire_until(std::chrono::steady_clock::now() + 10ms));
+        CHECK(!hold.wait_lost(1ms));
+        std::thread([moved = std::move(hold)]() mutable { CHECK(moved.release() == zkl::status::ok && !moved); }).join();
+        CHECK(!lock->is_held_in_process());
+        zkl::operation acquiring = lock->start();
+        CHECK(acquiring.wait() == zkl::status::ok);
+        hold = acquiring.take_hold();
+        CHECK(hold.is_held() && lock->is_held());
+        CHECK(hold.release_nowait() == zkl::status::ok && hold.release_nowait() == zkl::status::ok && !lock->is_held());
+        // The destructor releases the hold, and waits for the server.
+        {
+            const std::optional<zkl::hold> again = lock->try_acquire_for(20s);
+            CHECK(again->is_held());
+        }
+        CHECK(lock->participants().empty());
+    }
 }
 
 // The maximum of a semaphore with a count is the value of the count.
@@ -409,10 +441,10 @@ void a_count_says_how_many_leases_there_are()
     THROWS(server, "", client.shared_count_get(count));
     zkl::semaphore semaphore(client, fresh_path(), count, 1);
     CHECK(client.shared_count_get(count) == 1);
-    const zkl::leases one = semaphore.acquire();
+    const zkl::hold one = semaphore.acquire();
     CHECK(!semaphore.try_acquire());
     client.shared_count_set(count, 2);
-    const std::optional<zkl::leases> two = semaphore.try_acquire_for(20s);
+    const std::optional<zkl::hold> two = semaphore.try_acquire_for(20s);
     CHECK(two && client.shared_count_get(count) == 2);
 }
 
@@ -455,17 +487,18 @@ void operations_complete_unattended()
     THROWS(handle, "", moved.fd());
     THROWS(handle, "", moved.get());
     THROWS(handle, "", moved.cancel());
-    THROWS(handle, "", moved.take_leases());
-    THROWS(invalid, "", none.take_leases());
+    THROWS(handle, "", moved.take_hold());
+    CHECK(none.take_hold().state() == zkl::lock_state::free);
+    THROWS(invalid, "", none.take_hold());
 
     zkl::semaphore semaphore(client, fresh_path(), 2);
     zkl::operation leases = semaphore.start(2), more = semaphore.start_for(10s);
     CHECK(leases.wait_for(20s) == zkl::status::ok);
-    zkl::leases two = leases.take_leases();
-    THROWS(invalid, "", leases.take_leases());
-    THROWS(pending, "is still running", more.take_leases());
+    zkl::hold two = leases.take_hold();
+    THROWS(invalid, "", leases.take_hold());
+    THROWS(pending, "is still running", more.take_hold());
     CHECK(two.quantity() == 2 && !more.result() && two.release() == zkl::status::ok && more.wait() == zkl::status::ok);
-    CHECK(more.take_leases().is_held());
+    CHECK(more.take_hold().is_held());
 }
 
 // One descriptor reports the ends of all operations, and a wait for a loss is an operation.
@@ -478,7 +511,7 @@ void completion_queues_report_operations()
     THROWS(not_owner, "", mutex.start_wait_lost());
     mutex.lock();
     zkl::semaphore semaphore(client, fresh_path(), 1);
-    zkl::leases one = semaphore.acquire();
+    zkl::hold one = semaphore.acquire();
     zkl::operation lock_lost = mutex.start_wait_lost(), leases_lost = one.start_wait_lost();
     zkl::operation waits = mutex.start(zkl::owner{7});
     lock_lost.notify(queue, 1);
@@ -512,7 +545,7 @@ void releases_and_queries_are_operations()
     CHECK(!mutex.is_held() && release.wait() == zkl::status::ok);
     CHECK(query.participants().size() == 1 && query.participants().front().holds);
     THROWS(invalid, "the operation has no participants", release.participants());
-    THROWS(invalid, "", query.take_leases());
+    THROWS(invalid, "", query.take_hold());
     THROWS(not_owner, "", mutex.start_release().get());
     CHECK(mutex.try_lock(zkl::owner{7}));
     CHECK(mutex.start_release(zkl::owner{7}).wait() == zkl::status::ok && !mutex.is_held(zkl::owner{7}));
@@ -529,14 +562,14 @@ void releases_and_queries_are_operations()
     shared.unlock_shared();
 
     zkl::semaphore semaphore(client, fresh_path(), 2);
-    zkl::leases two = semaphore.acquire(2);
+    zkl::hold two = semaphore.acquire(2);
     zkl::operation leases = semaphore.start_participants();
     CHECK(leases.wait() == zkl::status::ok && leases.participants().size() == 2);
     zkl::operation pending = mutex.start_participants();
     pending.cancel();
     CHECK(pending.wait() == zkl::status::ok);
     CHECK(two.start_release().wait() == zkl::status::ok && !two && semaphore.participants().empty());
-    THROWS(handle, "is NULL; expected a set of leases", two.start_release());
+    THROWS(handle, "is NULL; expected a hold", two.start_release());
 }
 
 // Clients and counts as operations.
@@ -847,7 +880,7 @@ void destructors_wait_for_revocation_callbacks()
     {
         zkl::client client(check::servers);
         std::optional<zkl::semaphore> semaphore(std::in_place, client, fresh_path(), 1);
-        const zkl::leases leases = semaphore->acquire();
+        const zkl::hold leases = semaphore->acquire();
         destroy_during_revocation(semaphore, other, leases.node_path(0), [&] { client.close_nowait(); });
     }
     zkl::client client(check::servers);
@@ -926,7 +959,7 @@ void locks_move()
     CHECK(moved.reader().is_held() && moved.release_shared() == zkl::status::ok && shared.release_shared() == zkl::status::handle);
     zkl::semaphore semaphore(client, fresh_path(), 2), pool(std::move(semaphore));
     THROWS(handle, "", semaphore.acquire());
-    const zkl::leases lease = pool.acquire();
+    const zkl::hold lease = pool.acquire();
     semaphore = std::move(pool);
     CHECK(semaphore.try_acquire() && !semaphore.try_acquire(2));
 }
@@ -937,7 +970,7 @@ void locks_outlive_their_client_and_wake()
     std::optional<zkl::client> client(std::in_place, check::servers);
     zkl::mutex mutex(*client, fresh_path());
     zkl::semaphore semaphore(*client, fresh_path(), 1);
-    zkl::leases lease = semaphore.acquire();
+    zkl::hold lease = semaphore.acquire();
     check::holder holder(mutex);
     std::thread waiter([&] { THROWS(closed, "", mutex.lock()); });
     AWAIT(mutex.waiting().size() == 1);
@@ -1012,6 +1045,7 @@ int main(int argc, char **argv)
     RUN(limits_are_kept);
     RUN(waiters_are_listed);
     RUN(leases_are_given_back);
+    RUN(any_object_holds_a_lock);
     RUN(a_count_says_how_many_leases_there_are);
     RUN(operations_complete_unattended);
     RUN(completion_queues_report_operations);

@@ -119,7 +119,7 @@ void every_hold_has_a_token()
     zkl::semaphore semaphore(client, fresh_path(), 3);
     zkl::mutex here(client, fresh_path()), there(other, fresh_path());
     zkl::multi both(here, there);
-    const zkl::leases one = semaphore.acquire(), two = semaphore.acquire(2);
+    const zkl::hold one = semaphore.acquire(), two = semaphore.acquire(2);
     zkl::operation task = mutex.start(zkl::owner{5});
     CHECK(task.wait() == zkl::status::ok);
     const std::scoped_lock guard(anybodys);
@@ -155,7 +155,7 @@ void every_hold_has_a_token()
     // The client is closed.
     CHECK(mutex.release(zkl::owner{5}) == zkl::status::lost);
     mutex.lock();
-    const zkl::leases last = semaphore.acquire();
+    const zkl::hold last = semaphore.acquire();
     const std::stop_token closed = mutex.lost_token(), leases_closed = last.lost_token();
     CHECK(!closed.stop_requested() && !leases_closed.stop_requested());
     client.close();
@@ -216,7 +216,7 @@ void a_wait_stops()
     zkl::client client(check::servers);
     zkl::shared_mutex shared(client, fresh_path());
     zkl::semaphore semaphore(client, fresh_path(), 1);
-    const zkl::leases lease = semaphore.acquire();
+    const zkl::hold lease = semaphore.acquire();
     check::holder holder(shared);
     const std::vector<std::function<void(std::stop_token)>> calls{
         [&](std::stop_token stop) { shared.lock(stop); },

@@ -78,7 +78,7 @@ void FUNCTION(use)(const char *servers)
         const std::lock_guard guard(moved);
         await(events, 2);
     }
-    zkl::leases leases = semaphore.acquire(2);
+    zkl::hold leases = semaphore.acquire(2);
     leases.on_lost([] {});
     CHECK(leases.is_held() && semaphore.try_acquire(1).has_value() && leases.release() == zkl::status::ok);
     zkl::operation operation = shared.reader().start(zkl::owner{1});

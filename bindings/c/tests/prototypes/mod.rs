@@ -64,6 +64,8 @@ pub(crate) enum Kind {
     Array,
     /// A pointer to which the function writes a struct. The parameter before is its size.
     StructOut,
+    /// A pointer to which the function writes a struct. The struct begins with its size, which the program sets.
+    SizedStructOut,
     /// The number of elements of the parameter before, or the size of the struct that the next parameter points to.
     Count,
     /// A `size_t` that is neither a number of elements nor a size.
@@ -154,6 +156,7 @@ fn kind(text: &str, name: &str) -> Option<Kind> {
         "int32_t *" | "int64_t *" | "size_t *" | "int *" if is_out => Kind::NumberOut,
         "const zkl_participant **" if is_out => Kind::NumberOut,
         "zkl_metrics *" if is_out => Kind::StructOut,
+        "zkl_hold_info *" if is_out => Kind::SizedStructOut,
         _ if text.ends_with("_cb") || text == "zkl_user_drop" => Kind::Callback(text.to_owned()),
         _ => {
             let handle = text.strip_prefix("const ").unwrap_or(text);

@@ -1,10 +1,10 @@
-//! Guards, and waits for a loss that are not read by a thread: each of them concerns one hold, and no later hold.
+//! Holds, and waits for a loss that are not read by a thread: each of them concerns one hold, and no later hold.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use zklock::{Call, Client, Config, Lock, LockState, Owner, Status};
+use zklock::{Call, Client, Config, Listen, Lock, LockState, Owner, Status};
 use zklock_test_support::{ZooKeeper, wait_until};
 
 use crate::common::{TEST_TIMEOUT, client, path, status};
@@ -12,20 +12,23 @@ use crate::common::{TEST_TIMEOUT, client, path, status};
 const TRY_ONCE: Option<Duration> = Some(Duration::ZERO);
 
 #[test]
-fn a_guard_releases_no_later_hold_of_its_owner() {
+fn a_hold_releases_no_later_hold_of_its_owner() {
     let server = ZooKeeper::shared();
     let (client, other) = (client(&server.address()), client(&server.address()));
     let path = path("later");
     let (lock, rival) = (client.mutex(&path).unwrap(), other.mutex(&path).unwrap());
-    let guard = lock.guard(None).unwrap();
+    let hold = lock.hold_as(Owner::current_thread(), None).unwrap();
+    let token = lock.fencing_token().unwrap();
     lock.release().unwrap();
-    let later = lock.guard(None).unwrap();
-    assert_eq!((guard.state().unwrap(), guard.is_held().unwrap()), (LockState::Free, false));
-    assert_eq!(status(guard.fencing_token()), Status::NotOwner);
-    assert_eq!(status(guard.remaining()), Status::NotOwner);
-    assert_eq!(status(guard.wait_lost(TRY_ONCE)), Status::NotOwner);
-    assert_eq!(status(guard.release()), Status::NotOwner);
-    assert!(later.is_held().unwrap());
+    let later = lock.hold_as(Owner::current_thread(), None).unwrap();
+    assert_eq!((hold.state().unwrap(), hold.is_held().unwrap()), (LockState::Free, false));
+    assert_eq!((hold.token(), hold.remaining().unwrap()), (token, Duration::ZERO));
+    assert_eq!(status(hold.check()), Status::NotOwner);
+    assert_eq!(status(hold.node_paths()), Status::NotOwner);
+    assert_eq!(status(hold.wait_lost(TRY_ONCE)), Status::NotOwner);
+    assert_eq!(status(hold.listen(Listen::All, |_| ()).map(drop)), Status::NotOwner);
+    assert_eq!(status(hold.release()), Status::NotOwner);
+    assert!(later.is_held().unwrap() && later.token() > token);
     assert_eq!(status(rival.acquire(TRY_ONCE)), Status::Timeout);
     later.release().unwrap();
 }
@@ -53,24 +56,24 @@ fn an_acquire_that_is_dropped_after_its_success_releases_no_later_hold_of_its_ow
 
 /// Any thread may release a semaphore mutex, so between two calls of one thread another thread may get the lock.
 #[test]
-fn guards_in_many_threads_release_only_their_own_holds() {
+fn holds_in_many_threads_release_only_themselves() {
     const ROUNDS: u32 = 40;
     let server = ZooKeeper::shared();
     let client = client(&server.address());
-    let lock = client.semaphore_mutex(&path("many-guards")).unwrap();
+    let lock = client.semaphore_mutex(&path("many-holds")).unwrap();
     let holders = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for round in 0..ROUNDS {
-                    let guard = lock.owned_guard(Some(TEST_TIMEOUT)).unwrap();
-                    assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two guards hold the lock");
+                    let hold = lock.hold(Some(TEST_TIMEOUT)).unwrap();
+                    assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two threads hold the lock");
                     holders.fetch_sub(1, Ordering::SeqCst);
                     if round % 2 == 0 {
-                        // Any thread may release a semaphore mutex. The guard then has nothing to release.
+                        // Any thread may release a semaphore mutex. The hold then has nothing to release.
                         lock.release_nowait().unwrap();
                     }
-                    drop(guard);
+                    drop(hold);
                 }
             });
         }
@@ -78,13 +81,13 @@ fn guards_in_many_threads_release_only_their_own_holds() {
 }
 
 #[test]
-fn a_guard_of_a_semaphore_mutex_releases_no_hold_of_another_owner() {
+fn a_hold_of_a_semaphore_mutex_releases_no_hold_of_another_owner() {
     let server = ZooKeeper::shared();
     let client = client(&server.address());
     let lock = client.semaphore_mutex(&path("semaphore-mutex")).unwrap();
-    let first = lock.owned_guard(None).unwrap();
+    let first = lock.hold(None).unwrap();
     lock.release().unwrap();
-    let second = lock.owned_guard(None).unwrap();
+    let second = lock.hold(None).unwrap();
     drop(first);
     assert!(second.is_held().unwrap());
     assert_eq!(status(lock.acquire(TRY_ONCE)), Status::Timeout);
@@ -92,30 +95,30 @@ fn a_guard_of_a_semaphore_mutex_releases_no_hold_of_another_owner() {
 }
 
 #[test]
-fn a_guard_of_a_multi_lock_releases_only_the_holds_with_which_it_began() {
+fn a_hold_of_a_multi_lock_releases_only_the_holds_with_which_it_began() {
     let server = ZooKeeper::shared();
     let client = client(&server.address());
     let (a, b) = (client.mutex(&path("part-a")).unwrap(), client.mutex(&path("part-b")).unwrap());
     let multi = Lock::multi(&[&a, &b]).unwrap();
-    let guard = multi.guard(None).unwrap();
+    let hold = multi.hold_as(Owner::current_thread(), None).unwrap();
     b.release().unwrap();
     b.acquire(None).unwrap();
-    assert_eq!(guard.state().unwrap(), LockState::Free);
-    assert_eq!(status(guard.release()), Status::NotOwner);
+    assert_eq!(hold.state().unwrap(), LockState::Free);
+    assert_eq!(status(hold.release()), Status::NotOwner);
     assert_eq!((a.state().unwrap(), b.state().unwrap()), (LockState::Free, LockState::Held));
     b.release().unwrap();
 }
 
 #[test]
-fn a_guard_releases_the_members_of_a_multi_lock_that_was_closed() {
+fn a_hold_releases_the_members_of_a_multi_lock_that_was_closed() {
     let server = ZooKeeper::shared();
     let (client, other) = (client(&server.address()), client(&server.address()));
     for in_steps in [false, true] {
         let (a, b) = (client.mutex(&path("closed-a")).unwrap(), client.semaphore_mutex(&path("closed-b")).unwrap());
         let multi = if in_steps { Lock::multi(&[&a, &b]) } else { Lock::multi(&[&a]) }.unwrap();
-        let guard = multi.owned_guard(None).unwrap();
+        let hold = multi.hold(None).unwrap();
         multi.close().unwrap();
-        assert_eq!(status(guard.release()), Status::Closed);
+        assert_eq!(status(hold.release()), Status::Closed);
         let rival = other.mutex(a.path()).unwrap();
         rival.acquire(Some(TEST_TIMEOUT)).unwrap();
         b.acquire(Some(TEST_TIMEOUT)).unwrap();
@@ -164,8 +167,8 @@ fn a_wait_for_a_loss_calls_each_hook_once_and_no_hook_when_it_is_dropped() {
     let server = ZooKeeper::shared();
     let client = client(&server.address());
     let lock = client.mutex(&path("hooks")).unwrap();
-    let guard = lock.owned_guard(None).unwrap();
-    let wait = lock.start_wait_lost(guard.owner()).unwrap();
+    let hold = lock.hold(None).unwrap();
+    let wait = lock.start_wait_lost(hold.owner()).unwrap();
     let calls = Arc::new(AtomicUsize::new(0));
     let count = || {
         let calls = Arc::clone(&calls);
@@ -175,26 +178,26 @@ fn a_wait_for_a_loss_calls_each_hook_once_and_no_hook_when_it_is_dropped() {
     };
     wait.on_done(count()).unwrap();
     wait.on_done(count()).unwrap();
-    let dropped = lock.start_wait_lost(guard.owner()).unwrap();
+    let dropped = lock.start_wait_lost(hold.owner()).unwrap();
     dropped.on_done(count()).unwrap();
     drop(dropped);
     assert_eq!(calls.load(Ordering::SeqCst), 0);
-    guard.release().unwrap();
+    hold.release().unwrap();
     wait_until(TEST_TIMEOUT, || calls.load(Ordering::SeqCst) == 2);
     assert_eq!(status(wait.wait_for(Duration::ZERO).unwrap()), Status::NotOwner);
     wait.on_done(count()).unwrap();
     assert_eq!(calls.load(Ordering::SeqCst), 3);
 }
 
-/// Without this order, the drop of the guard waited for the signal that the drop of the wait had locked.
+/// Without this order, the drop of the hold waited for the signal that the drop of the wait had locked.
 #[test]
 fn the_hook_of_a_wait_for_a_loss_may_own_the_hold() {
     let server = ZooKeeper::shared();
     let client = client(&server.address());
     let lock = client.mutex(&path("owning-hook")).unwrap();
-    let guard = lock.owned_guard(None).unwrap();
-    let wait = lock.start_wait_lost(guard.owner()).unwrap();
-    wait.on_done(move || drop(guard)).unwrap();
+    let hold = lock.hold(None).unwrap();
+    let wait = lock.start_wait_lost(hold.owner()).unwrap();
+    wait.on_done(move || drop(hold)).unwrap();
     drop(wait);
     lock.acquire(Some(TEST_TIMEOUT)).unwrap();
 }
@@ -236,8 +239,56 @@ fn an_acquire_in_progress_keeps_the_members_of_its_multi_lock_open() {
         let acquiring = multi.start_acquire(Owner::task(1), None).unwrap();
         drop((multi, a, b));
         rival.release().unwrap();
-        acquiring.wait().unwrap();
-        // The acquire was the last user of the lock objects, so its end has closed them.
+        let hold = acquiring.wait().unwrap();
+        assert_eq!(status(rival.acquire(TRY_ONCE)), Status::Timeout);
+        // The hold is the last user of the lock objects, so its drop closes them.
+        drop(hold);
         rival.acquire(Some(TEST_TIMEOUT)).unwrap();
     }
+}
+
+#[test]
+fn try_hold_returns_nothing_if_the_lock_is_busy() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let lock = client.mutex(&path("try")).unwrap();
+    let hold = lock.try_hold().unwrap().unwrap();
+    assert!(lock.try_hold().unwrap().is_none());
+    hold.check().unwrap();
+    hold.release().unwrap();
+    assert_eq!(status(hold.release()), Status::NotOwner);
+    assert!(lock.try_hold().unwrap().is_some());
+}
+
+/// Every way to ask an operation for its result gives the same hold, which ends with its last value.
+#[test]
+fn an_operation_gives_one_hold() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let lock = client.mutex(&path("one")).unwrap();
+    let acquiring = lock.start_acquire(Owner::unique(), None).unwrap();
+    let (first, second) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| acquiring.wait_for(TEST_TIMEOUT).unwrap().unwrap());
+        (acquiring.wait_for(TEST_TIMEOUT).unwrap().unwrap(), other.join().unwrap())
+    });
+    assert_eq!(first.token(), second.token());
+    drop(acquiring);
+    drop(first);
+    assert!(second.is_held().unwrap());
+    drop(second.clone());
+    assert!(second.is_held().unwrap());
+    drop(second);
+    assert_eq!(lock.state_in_process().unwrap(), LockState::Free);
+}
+
+/// The owner keeps a hold that the program leaves to it.
+#[test]
+fn a_hold_can_be_left_to_its_owner() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let lock = client.mutex(&path("left")).unwrap();
+    let owner = lock.hold(None).unwrap().leave_to_owner();
+    assert!(lock.is_held_as(owner).unwrap());
+    lock.release_as(owner).unwrap();
+    assert_eq!(status(lock.release_as(owner)), Status::NotOwner);
 }
