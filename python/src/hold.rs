@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use zklock::internal::{check_exists, is_released, release_flags};
-use zklock::{Call, LockState, WaitLost};
+use zklock::{Call, LockState, Status, WaitLost};
 
 use crate::detached_drop::DetachedDrop;
 use crate::display::member_name;
@@ -47,7 +47,10 @@ pub(crate) enum TryHold {
 
 /// The result of ``Lock.try_hold()`` if the lock is busy. The object is false, and stands for None in a ``with`` block.
 #[pyclass(frozen, name = "_Busy", module = "zklock")]
-pub(crate) struct Busy;
+pub(crate) struct Busy {
+    /// The quoted path of the lock.
+    path: String,
+}
 
 #[pymethods]
 impl Busy {
@@ -63,8 +66,8 @@ impl Busy {
         let _ = (exc_type, exc_value, traceback);
     }
 
-    fn __repr__(&self) -> &'static str {
-        "<zklock: the lock is busy>"
+    fn __repr__(&self) -> String {
+        format!("<zklock: {} is busy>", self.path)
     }
 }
 
@@ -79,6 +82,16 @@ impl Hold {
                 lock.get().set_latest_owner(owner, tracker.get().who());
                 Self::of_acquired(lock, hold).map(Ok)
             }
+        }
+    }
+
+    /// Acquires the lock if it is free.
+    pub(crate) fn try_acquire(lock: &Bound<'_, Lock>) -> PyResult<TryHold> {
+        match Self::acquire(lock, Some(Seconds::ZERO))? {
+            Err(error) if error.status() == Status::Timeout => {
+                Ok(TryHold::Busy(Busy { path: lock.get().quoted(lock.py())? }))
+            }
+            held => held.or_raise(lock.py()).map(TryHold::Held),
         }
     }
 

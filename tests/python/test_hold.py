@@ -527,7 +527,11 @@ def test_try_hold_holds_a_free_lock_and_stands_for_none_if_it_is_busy(
         assert not busy
         with rival.try_hold() as none:
             assert none is None
-    assert rival.try_hold().release() is None
+    assert repr(busy).startswith("<zklock: ")
+    assert repr(busy).endswith(" is busy>")
+    free = rival.try_hold()
+    assert isinstance(free, Hold)
+    free.release()
     with rival.hold(), pytest.raises(KeyError), lock.try_hold() as none:
         raise KeyError(none)
 

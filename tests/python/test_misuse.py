@@ -112,6 +112,13 @@ def task_lock(client: zklock.Client) -> _zklock._TaskLock:
     return _zklock._TaskLock(client.mutex(fresh()), 1)
 
 
+def busy(client: zklock.Client) -> Any:
+    """Return what ``try_hold()`` returns for a lock that is held."""
+    lock = client.semaphore_mutex(fresh())
+    with lock:
+        return lock.try_hold()
+
+
 # Functions that make a usable object of each class.
 MAKERS: dict[type, Callable[[zklock.Client, StandaloneServer], Any]] = {
     zklock.Client: lambda client, server: zklock.Client(server.address),
@@ -127,6 +134,7 @@ MAKERS: dict[type, Callable[[zklock.Client, StandaloneServer], Any]] = {
     zklock.Listener: lambda client, server: client.on_event(print),
     zklock.Participant: lambda client, server: participant(client),
     zklock.Waiting: lambda client, server: waiting(client),
+    _zklock._Busy: lambda client, server: busy(client),
     _zklock._Settings: lambda client, server: _zklock._Settings(server.address, connect_timeout=0.05),
     _zklock._CompletionQueue: lambda client, server: _zklock._CompletionQueue(),
     _zklock._Op: lambda client, server: _zklock._CompletionQueue().acquire(task_lock(client)),

@@ -11,7 +11,7 @@ use super::{Lock, SemaphoreMutex, seconds_left};
 use crate::callback::start_thread;
 use crate::errors::{EndedItem, OrRaise, end_block, to_py_err};
 use crate::event::{CallbackDispatcher, Listener};
-use crate::hold::{Busy, Hold, TryHold};
+use crate::hold::{Hold, TryHold};
 use crate::hold_tracker::{current_hold_tracker, current_owner};
 use crate::participant::{self, Participant};
 use crate::seconds::{self, AcquireTimeout, Seconds};
@@ -75,10 +75,7 @@ impl Lock {
     /// The call blocks for at most one second. It raises ConnectionLost if no server answers within this second. The other errors are
     /// the same as for ``acquire()``.
     fn try_hold(this: &Bound<'_, Self>) -> PyResult<TryHold> {
-        match Hold::acquire(this, Some(Seconds::ZERO))? {
-            Err(error) if error.status() == Status::Timeout => Ok(TryHold::Busy(Busy)),
-            held => held.or_raise(this.py()).map(TryHold::Held),
-        }
+        Hold::try_acquire(this)
     }
 
     /// Release the lock once for the calling thread. The last release of a hold waits until the server has confirmed the removal of the
