@@ -176,11 +176,11 @@ fn names_page_lists_every_function_once() {
     let is_type = |word: &str| [" {", " *", ";"].iter().any(|end| header.contains(&format!(" {word}{end}")));
     let unknown = named.iter().filter(|word| !functions.contains(word) && !is_type(word));
     let mut missing: Vec<String> = unknown.map(|word| format!("C: {word}")).collect();
-    let languages = [Language::cpp(root), Language::rust(root), Language::python(root)];
+    let languages = [Language::cpp(root), Language::rust(root), Language::python(root), Language::go(root)];
     let mut count = 0;
     for row in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| |")) {
         let columns: Vec<&str> = row.trim_matches('|').split('|').collect();
-        assert_eq!(columns.len(), 5, "{row}");
+        assert_eq!(columns.len(), 6, "{row}");
         for (language, column) in languages.iter().zip(&columns[2..]) {
             let names: Vec<&str> = column.split('`').skip(1).step_by(2).collect();
             count += names.len();
@@ -263,6 +263,32 @@ impl Language {
         Self { name: "Python", separator: ".", types, exported }
     }
 
+    fn go(root: &Path) -> Self {
+        let files = fs::read_dir(root.join("bindings/go")).unwrap().map(|entry| entry.unwrap().path());
+        let is_source = |file: &std::path::PathBuf| {
+            let name = file.to_string_lossy();
+            name.ends_with(".go") && !name.ends_with("_test.go")
+        };
+        let source: String = files.filter(is_source).map(|file| fs::read_to_string(file).unwrap()).collect();
+        let mut types = HashMap::new();
+        let mut exported = String::new();
+        for text in source.split("\nfunc ").skip(1) {
+            let first = text.lines().next().unwrap();
+            match first.strip_prefix('(').and_then(|receiver| receiver.split_once(") ")) {
+                Some((receiver, method)) => declare(&mut types, receiver.rsplit([' ', '*']).next().unwrap(), [method]),
+                None => exported += &format!("{}\n", first.split(['(', '[']).next().unwrap()),
+            }
+        }
+        for text in source.split("\ntype ").skip(1) {
+            let (name, body) = text.split_once(' ').unwrap();
+            exported += &format!("{name}\n");
+            if body.starts_with("struct {") {
+                declare(&mut types, name, body.split("\n}").next().unwrap().lines().skip(1));
+            }
+        }
+        Self { name: "Go", separator: ".", types, exported }
+    }
+
     /// Whether a public name exists: a type, a function, a member of a type, or a function with an argument in
     /// parentheses.
     fn has(&self, name: &str) -> bool {
@@ -277,9 +303,9 @@ impl Language {
     }
 }
 
-fn declare<'a>(types: &mut HashMap<String, String>, name: &str, lines: impl Iterator<Item = &'a str>) {
+fn declare<'a>(types: &mut HashMap<String, String>, name: &str, lines: impl IntoIterator<Item = &'a str>) {
     let declared = types.entry(name.to_owned()).or_default();
-    lines.for_each(|line| *declared += &format!("{line}\n"));
+    lines.into_iter().for_each(|line| *declared += &format!("{line}\n"));
 }
 
 /// Whether a text contains a word as a whole.

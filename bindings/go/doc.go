@@ -46,11 +46,14 @@
 //
 //	if errors.Is(err, zklock.ErrTimeout) { ... }
 //
+// If a try finds that the lock is not free, the error is also [ErrLocked].
+//
 // If the context caused the error, errors.Is(err, context.DeadlineExceeded) or errors.Is(err, context.Canceled) is also true.
 // If the context has a cause, errors.Is also finds this cause ([context.Cause]).
 //
-// A nil pointer to a [Client], [Lock], [Semaphore] or [Hold] acts like a closed object, and so does a zero value of these types. A method that returns an error fails with ErrClosed. Any other method returns the same as for
-// a closed object: for example, [Hold.IsHeld] returns false, and the channel of [Hold.Lost] is closed.
+// A nil pointer to a [Client], [Lock], [Semaphore] or [Hold] acts like a closed object, and so does a zero value of these types.
+// A method that returns an error fails with ErrClosed, except for Close. Any other method returns the same as for a closed object:
+// for example, [Hold.IsHeld] returns false, and the channel of [Hold.Lost] is closed.
 //
 // Several goroutines may call any function or method at the same time.
 package zklock

@@ -56,7 +56,13 @@ type Error struct {
 	// contextErr is the error of the context if the context ended the call, or else nil. contextCause is the cause of the
 	// context, if it is known.
 	contextErr, contextCause error
+	// isLocked is true if a try has found that another participant holds the lock or waits for it.
+	isLocked bool
 }
+
+// ErrLocked is also the error of TryAcquire, besides ErrTimeout, if another participant holds the lock or waits for it, or if too
+// few leases are free.
+var ErrLocked = errors.New("zklock: the lock is not free")
 
 func (e *Error) Error() string {
 	return "zklock: " + e.Message
@@ -70,6 +76,9 @@ func (e *Error) Unwrap() []error {
 		if err != nil {
 			all = append(all, err)
 		}
+	}
+	if e.isLocked {
+		all = append(all, ErrLocked)
 	}
 	return all
 }

@@ -54,7 +54,7 @@ func ExampleLock_TryAcquire() {
 	}
 	defer first.Release()
 	_, err = lock.TryAcquire(ctx)
-	fmt.Println(errors.Is(err, zklock.ErrTimeout))
+	fmt.Println(errors.Is(err, zklock.ErrLocked))
 	// Output: true
 }
 

@@ -82,7 +82,7 @@ func (c *Client) addLock(lock *C.zkl_lock, path string) *Lock {
 func freeIfForgotten(lock *Lock) *Lock {
 	runtime.SetFinalizer(lock, func(lock *Lock) {
 		if state := C.zkl_lock_state_in_process(lock.lock); state < 0 || state == C.ZKL_LOCK_FREE {
-			lock.Close()
+			_ = lock.Close()
 		}
 	})
 	return lock
@@ -155,10 +155,13 @@ func (l *Lock) handle() *C.zkl_lock {
 // Closing a multi-lock does not release its holds, because a hold of a multi-lock consists of holds of its members.
 // [Hold.Release] still releases the holds of the members, and then returns ErrClosed. Closing a member also closes the
 // multi-lock.
-func (l *Lock) Close() {
+//
+// The call always returns nil. The result makes the lock an io.Closer.
+func (l *Lock) Close() error {
 	if l != nil && l.free != nil {
 		l.free()
 	}
+	return nil
 }
 
 // Acquire waits until the caller holds the lock, or until the context ends. Each call returns a new hold with a separate owner.
@@ -168,7 +171,7 @@ func (l *Lock) Acquire(ctx context.Context) (*Hold, error) {
 }
 
 // TryAcquire acquires the lock if it is free now. If another participant holds the lock or waits for it, the call fails with
-// ErrTimeout. The message then names the nearest node ahead in the queue. This node belongs to the holder only if the message says
+// ErrLocked, which is also ErrTimeout. The message then names the nearest node ahead in the queue. This node belongs to the holder only if the message says
 // "held by"; otherwise, its owner may also wait. For a semaphore mutex, the message can instead say that the lease is in use. If no
 // server answers within one second, or before the deadline of the context, the call fails with ErrConnection.
 func (l *Lock) TryAcquire(ctx context.Context) (*Hold, error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -135,13 +136,15 @@ func TestErrorsContainTheCauseOfTheContext(t *testing.T) {
 	release(t, hold)
 }
 
+var _ = []io.Closer{(*zklock.Client)(nil), (*zklock.Lock)(nil), (*zklock.Semaphore)(nil)}
+
 func TestTryAcquire(t *testing.T) {
 	lock := newMutex(t, connect(t, shared.address), freshPath())
 	hold, err := lock.TryAcquire(testContext(t))
 	if hold == nil || err != nil {
 		t.Fatal(hold, err)
 	}
-	if second, err := lock.TryAcquire(testContext(t)); second != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+	if second, err := lock.TryAcquire(testContext(t)); second != nil || !errors.Is(err, zklock.ErrLocked) || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(second, err)
 	}
 	release(t, hold)
@@ -262,7 +265,7 @@ func TestWriterBecomesReader(t *testing.T) {
 	}
 	release(t, write)
 	second := acquire(t, lock.Read)
-	if blocked, err := lock.Write.TryAcquire(testContext(t)); blocked != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+	if blocked, err := lock.Write.TryAcquire(testContext(t)); blocked != nil || !errors.Is(err, zklock.ErrLocked) || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(blocked, err)
 	}
 	release(t, read)
@@ -279,7 +282,7 @@ func TestSemaphores(t *testing.T) {
 	if err != nil || !two.IsHeld() || two.State() != zklock.LockHeld || two.FencingToken() == 0 || two.Remaining() <= 0 {
 		t.Fatal(two, err)
 	}
-	if none, err := semaphore.TryAcquire(testContext(t), 2); none != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+	if none, err := semaphore.TryAcquire(testContext(t), 2); none != nil || !errors.Is(err, zklock.ErrLocked) || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(none, err)
 	}
 	if _, err := semaphore.Acquire(testContext(t), 4); !errors.Is(err, zklock.ErrInvalid) {
@@ -314,7 +317,7 @@ func TestSemaphoreWithASharedCount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if none, err := semaphore.TryAcquire(testContext(t), 1); none != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+	if none, err := semaphore.TryAcquire(testContext(t), 1); none != nil || !errors.Is(err, zklock.ErrLocked) || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(none, err)
 	}
 	if count, err := client.SharedCount(testContext(t), path+"-count"); count != 1 || err != nil {
@@ -343,7 +346,7 @@ func TestMultiLockAcquiresAllOrNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		hold := acquire(t, second)
-		if none, err := multi.TryAcquire(testContext(t)); none != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		if none, err := multi.TryAcquire(testContext(t)); none != nil || !errors.Is(err, zklock.ErrLocked) || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(none, err)
 		}
 		if free, err := first.TryAcquire(testContext(t)); free == nil || err != nil {
@@ -353,7 +356,7 @@ func TestMultiLockAcquiresAllOrNothing(t *testing.T) {
 		}
 		release(t, hold)
 		all := acquire(t, multi)
-		if none, err := first.TryAcquire(testContext(t)); none != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		if none, err := first.TryAcquire(testContext(t)); none != nil || !errors.Is(err, zklock.ErrLocked) || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(none, err)
 		}
 		release(t, all)
@@ -1089,7 +1092,7 @@ func TestGarbageCollectionReleasesNothing(t *testing.T) {
 	for range make([]struct{}, 3) {
 		runtime.GC()
 	}
-	if hold, err := newMutex(t, client, path).TryAcquire(testContext(t)); hold != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+	if hold, err := newMutex(t, client, path).TryAcquire(testContext(t)); hold != nil || !errors.Is(err, zklock.ErrLocked) || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(hold, err)
 	}
 }

@@ -119,10 +119,15 @@ func acquire(ctx context.Context, path string, tryOnce bool, start func(out **C.
 		acquiring.free()
 	}
 	var failure *Error
-	if tryOnce && !hasEnded && errors.As(err, &failure) && failure.Timeout() {
-		// ErrTimeout would mean that the lock is not free.
-		failure.Status = ErrConnection
-		failure.Message = path + ": no answer from a server before the deadline of the context"
+	if tryOnce && errors.As(err, &failure) {
+		switch {
+		case !hasEnded && failure.Timeout():
+			// ErrTimeout would mean that the lock is not free.
+			failure.Status = ErrConnection
+			failure.Message = path + ": no answer from a server before the deadline of the context"
+		case failure.Status == ErrTimeout:
+			failure.isLocked = true
+		}
 	}
 	return nil, err
 }

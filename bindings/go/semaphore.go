@@ -95,10 +95,13 @@ func (s *Semaphore) handle() *C.zkl_semaphore {
 
 // Close frees the semaphore. Calls that wait for leases fail with ErrClosed. Leases that the program holds remain held, and the
 // program must still release them. When a program closes a client, the client closes its semaphores, and the leases end.
-func (s *Semaphore) Close() {
+//
+// The call always returns nil. The result makes the semaphore an io.Closer.
+func (s *Semaphore) Close() error {
 	if s != nil && s.free != nil {
 		s.free()
 	}
+	return nil
 }
 
 // Acquire waits until the caller holds the given number of leases, or until the context ends. Acquire acquires either all of
@@ -107,7 +110,8 @@ func (s *Semaphore) Acquire(ctx context.Context, quantity int) (*Hold, error) {
 	return s.acquire(ctx, quantity, false)
 }
 
-// TryAcquire acquires leases if they are free now. If too few leases are free, the call fails with ErrTimeout. If no server answers
+// TryAcquire acquires leases if they are free now. If too few leases are free, the call fails with ErrLocked, which is also
+// ErrTimeout. If no server answers
 // within one second, or before the deadline of the context, the call fails with ErrConnection.
 func (s *Semaphore) TryAcquire(ctx context.Context, quantity int) (*Hold, error) {
 	return s.acquire(ctx, quantity, true)
