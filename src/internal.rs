@@ -1,5 +1,5 @@
-//! Items of this crate that are not part of its public API. Only the bindings for other languages and the tests use
-//! these items. The items may change in any release.
+//! Items of this crate that are not part of its public API. Only the bindings for other languages, the command and
+//! the tests use these items. The items may change in any release.
 //!
 //! No other module of this crate may use this module.
 
@@ -14,7 +14,7 @@ use crate::hold::Hold;
 use crate::runtime::LOCK;
 use crate::semaphore::Semaphore;
 
-pub use crate::options::{FileOption, read_options};
+pub use crate::options::{FileOption, read_options, time_with_units};
 pub use crate::runtime::{
     CompletionQueue, EventSource, LogDispatch, LogHandler, LogLine, LogValue, OnceWakeSocket, WakeSocket,
     mark_callback_thread, refuse_in_callback, set_log_handler, set_log_level,

@@ -96,7 +96,7 @@ impl ConfigOption {
         },
         Self {
             name: "connect.timeout",
-            expected: "1 to 2147483647 milliseconds",
+            expected: "1 to 2147483647 milliseconds, or a time with units such as 1m30s",
             default: "10000",
             help: "The time limit for connecting.",
             is_secret: false,
@@ -106,7 +106,7 @@ impl ConfigOption {
         },
         Self {
             name: "lease.margin",
-            expected: "0 to 2147483647 milliseconds",
+            expected: "0 to 2147483647 milliseconds, or a time with units such as 1m30s",
             default: "a third of the session timeout",
             help: "The session lease is shorter than the session timeout by at least this time. A hold is safe until the session lease ends.",
             is_secret: false,
@@ -148,7 +148,7 @@ impl ConfigOption {
         },
         Self {
             name: "session.timeout",
-            expected: "1 to 2147483647 milliseconds",
+            expected: "1 to 2147483647 milliseconds, or a time with units such as 1m30s",
             default: "10000",
             help: "The time after which the servers end a session if they receive nothing from its client. The servers may negotiate another value.",
             is_secret: false,
@@ -423,9 +423,26 @@ fn file_name(value: &str) -> Option<PathBuf> {
     is_name.then(|| std::path::absolute(value).unwrap_or_else(|_| value.into()))
 }
 
-/// Parses a whole number of milliseconds, written in digits.
+/// Parses a whole number of milliseconds, written in digits, or a time with units.
 fn milliseconds(value: &str) -> Option<Duration> {
-    number(value).map(Duration::from_millis)
+    number(value).map(Duration::from_millis).or_else(|| time_with_units(value))
+}
+
+/// Parses a time with units, for example `500ms`, `1.5s` or `1h30m`. Each unit must be smaller than the unit before it.
+pub fn time_with_units(text: &str) -> Option<Duration> {
+    const UNITS: [(&str, f64); 6] =
+        [("d", 86_400.0), ("h", 3600.0), ("m", 60.0), ("min", 60.0), ("s", 1.0), ("ms", 0.001)];
+    let (mut rest, mut seconds, mut previous) = (text, 0.0, f64::INFINITY);
+    loop {
+        let (number, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
+        let (unit, after) = tail.split_at(tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len()));
+        let (_, unit) = *UNITS.iter().find(|(name, unit_in_seconds)| *name == unit && *unit_in_seconds < previous)?;
+        seconds += number.parse::<f64>().ok()? * unit;
+        (rest, previous) = (after, unit);
+        if rest.is_empty() {
+            return Duration::try_from_secs_f64(seconds).ok();
+        }
+    }
 }
 
 /// Parses a whole number of bytes, written in digits.
@@ -699,7 +716,7 @@ mod tests {
             ("\n[zklock]\n", ", line 2: \"[zklock]\" is not an option; expected name = value"),
             ("= 3", ", line 1: option \"\" is unknown"),
             ("lease.margin =", ", line 1: option lease.margin is \"\"; expected 0 to "),
-            ("lease.margin = 1 # ms", "milliseconds; a comment needs a line of its own"),
+            ("lease.margin = 1 # ms", "1m30s; a comment needs a line of its own"),
             (
                 "lease.margin = 1\n\nlease.margin = 1",
                 ", line 3: option lease.margin is set twice; line 1 sets it as well",
@@ -710,6 +727,21 @@ mod tests {
             assert!(why.contains(said), "{text:?}: {why}");
         }
         assert!(parse(b"#\n#ab\xff").unwrap_err().contains(", line 2: is not UTF-8: byte 0xff at position 3"));
+    }
+
+    #[test]
+    fn times_can_have_units() {
+        for (text, ms) in
+            [("1500", 1500), ("500ms", 500), ("1.5s", 1500), ("2m", 120_000), ("1m30s", 90_000), ("1h", 3_600_000)]
+        {
+            assert_eq!(milliseconds(text), Some(Duration::from_millis(ms)), "{text}");
+            Config::new().set("session.timeout", text).unwrap();
+        }
+        for text in ["", "s", "1.5", "-1s", "1 s", "30s1m", "1m1m", "1m30", "1w", "1e3s", "1..2s", "inf", "1s "] {
+            assert_eq!(milliseconds(text), None, "{text}");
+        }
+        let error = Config::new().set("session.timeout", "1000h").unwrap_err();
+        assert!(error.message().contains("expected 1 to 2147483647 milliseconds, or a time with units"), "{error}");
     }
 
     #[test]

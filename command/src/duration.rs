@@ -3,28 +3,20 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use zklock::internal::time_with_units;
 
 /// The longest duration: more than a hundred years.
-const LONGEST_SECONDS: f64 = 4e9;
+const LONGEST: Duration = Duration::from_secs(4_000_000_000);
 
 /// Parses a duration. A number without a unit is a number of seconds.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    let refusal = || "expected a number with a unit, for example 500ms, 10s, 5m, 2h or 1d".to_owned();
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let seconds = match unit {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        "d" => 86_400.0,
-        _ => return Err(refusal()),
-    };
-    let value = number.parse::<f64>().map_err(|_| refusal())? * seconds;
-    if value > LONGEST_SECONDS {
-        return Err("expected at most 46000d".to_owned());
+    let refusal = || "expected a number with a unit, for example 500ms, 10s, 5m, 2h, 1h30m or 1d".to_owned();
+    let is_number = !text.contains(|c: char| !c.is_ascii_digit() && c != '.');
+    let time = if is_number { time_with_units(&format!("{text}s")) } else { time_with_units(text) };
+    match time {
+        Some(time) if time > LONGEST => Err("expected at most 46000d".to_owned()),
+        time => time.ok_or_else(refusal),
     }
-    Duration::try_from_secs_f64(value).map_err(|_| refusal())
 }
 
 /// Writes a duration for a person, with one or two units.
@@ -63,10 +55,14 @@ mod tests {
             ("5m", 300_000),
             ("2h", 7_200_000),
             ("1d", 86_400_000),
+            ("1h30m", 5_400_000),
+            ("1d2h3m4s5ms", 93_784_005),
         ] {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for text in ["", "s", "-1", "+1", "1w", "1 s", "1e3", ".", "1..2", "9999999999999d", "inf"] {
+        for text in
+            ["", "s", "-1", "+1", "1w", "1 s", "1e3", ".", "1..2", "9999999999999d", "inf", "1s1m", "1m30", "1m1m", "m"]
+        {
             assert!(parse(text).is_err(), "{text}");
         }
     }
