@@ -141,12 +141,9 @@ Examples:
 
 const RUN_USAGE: &str = "\
 zklock run [OPTIONS] PATH [--] COMMAND [ARGUMENTS]
-       zklock run [OPTIONS] PATH PATH... -- COMMAND [ARGUMENTS]
        zklock run [OPTIONS] PATH -c TEXT";
 
-const TRY_USAGE: &str = "\
-zklock try [OPTIONS] PATH [[--] COMMAND [ARGUMENTS]]
-       zklock try [OPTIONS] PATH PATH... -- [COMMAND [ARGUMENTS]]";
+const TRY_USAGE: &str = "zklock try [OPTIONS] PATH [[--] COMMAND [ARGUMENTS]]";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -155,7 +152,7 @@ Examples:
   zklock run -s /locks/config -- ./read-config         many readers at the same time
   zklock run -x /locks/config -- ./change-config       one writer, and no readers
   zklock run --semaphore 3 /locks/api -- ./crawl       at most three at the same time
-  zklock run /locks/a /locks/b -- ./move               both locks, or none
+  zklock run --and /locks/b /locks/a -- ./move         both locks, or none
   zklock run --once-per day --retry-failed /locks/nightly -- ./report.sh
 
 The command sees ZKLOCK_PATH, ZKLOCK_NODE, ZKLOCK_MODE, ZKLOCK_FENCE (the fencing token),
@@ -177,10 +174,9 @@ pub(crate) struct RunArguments {
     pub(crate) waiting: Waiting,
     #[command(flatten)]
     pub(crate) job: JobArguments,
-    /// The path of the lock, and the command with its arguments. To acquire several locks as a unit, write several
-    /// paths before `--`.
-    #[arg(value_name = "PATH", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    pub(crate) words: Vec<OsString>,
+    /// The path of the lock. The next word begins the command.
+    #[arg(value_name = "PATH")]
+    pub(crate) path: OsString,
 }
 
 #[derive(Debug, Args)]
@@ -191,10 +187,9 @@ pub(crate) struct TryArguments {
     pub(crate) lock: LockArguments,
     #[command(flatten)]
     pub(crate) job: JobArguments,
-    /// The path of the lock, and the command with its arguments. To acquire several locks as a unit, write several
-    /// paths before `--`.
-    #[arg(value_name = "PATH", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    pub(crate) words: Vec<OsString>,
+    /// The path of the lock. The next word begins the command.
+    #[arg(value_name = "PATH")]
+    pub(crate) path: OsString,
 }
 
 #[derive(Debug, Args)]
@@ -283,9 +278,9 @@ pub(crate) struct HoldArguments {
     /// Print nothing to standard error but errors.
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// The path of the lock, or several paths that are acquired as a unit.
-    #[arg(value_name = "PATH", required = true)]
-    pub(crate) paths: Vec<String>,
+    /// The path of the lock.
+    #[arg(value_name = "PATH")]
+    pub(crate) path: OsString,
     #[command(flatten)]
     pub(crate) lock: LockArguments,
     #[command(flatten)]
@@ -386,11 +381,14 @@ pub(crate) struct Connection {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Lock")]
 pub(crate) struct LockArguments {
+    /// Acquire also this lock, as a unit with the lock of PATH. The option may be given several times.
+    #[arg(long = "and", value_name = "PATH")]
+    pub(crate) others: Vec<OsString>,
     /// Acquire the read lock of a read/write lock. Other readers may hold it at the same time.
     #[arg(short, long, conflicts_with_all = ["exclusive", "semaphore"])]
     pub(crate) shared: bool,
     /// Acquire the write lock of a read/write lock. Without -s, -x and --semaphore, the lock is a mutex.
-    #[arg(short = 'x', long, conflicts_with = "semaphore")]
+    #[arg(short = 'x', long, visible_short_alias = 'e', conflicts_with = "semaphore")]
     pub(crate) exclusive: bool,
     /// Acquire a semaphore with N leases. All users of the path must give the same N.
     #[arg(long, value_name = "N", value_parser = number(1..=i32::MAX))]
@@ -404,10 +402,10 @@ pub(crate) struct LockArguments {
 #[command(next_help_heading = "Waiting")]
 pub(crate) struct Waiting {
     /// Do not wait: exit with 75 if the lock is busy.
-    #[arg(short, long, conflicts_with = "timeout")]
+    #[arg(short, long, visible_alias = "nb", conflicts_with = "timeout")]
     pub(crate) nonblock: bool,
     /// Wait for the lock for at most this time, for example 90s or 5m. Default: no limit.
-    #[arg(short = 'w', long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(short = 'w', long, visible_alias = "wait", value_name = "TIME", value_parser = duration::parse)]
     pub(crate) timeout: Option<Duration>,
     /// Give up with 75 if more than N participants are ahead in the queue.
     #[arg(long, value_name = "N", value_parser = number(0..=u64::MAX))]
@@ -524,70 +522,66 @@ pub(crate) enum Order {
     Path,
 }
 
-/// The arguments of one call: the verb, and the command after `--`.
+/// The arguments of one call.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) cli: Cli,
-    /// The words after `--`, if there is one.
-    pub(crate) command: Option<Vec<OsString>>,
+    /// The command of `run` and `try`, with its arguments. Empty if no command is given.
+    pub(crate) command: Vec<OsString>,
+    /// An option between the path and a command that has no `--` before it.
+    pub(crate) late_option: Option<OsString>,
 }
 
-/// Parses the arguments of the process. Everything after the first `--` is the command. Without `--`, the command
-/// begins after the first path, and all further arguments belong to the command.
+/// Parses the arguments of the process. In `run` and `try`, the command begins after `--`, or with the first word after the
+/// path that is no option. No later word belongs to zklock, whatever it looks like.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Call, clap::Error> {
-    let mut words: Vec<OsString> = arguments.into_iter().collect();
-    let has_command = words.get(1).is_some_and(|verb| verb == "run" || verb == "try");
-    let separator = words.iter().position(|word| has_command && word == "--");
-    let command = separator.map(|at| words.split_off(at).into_iter().skip(1).collect());
-    let mut parser = Cli::command();
-    if has_command && command.is_none() {
-        words = split_attached_values(words, &parser);
-    }
-    if command.is_some() {
-        // Options may follow the paths, because the command is elsewhere.
-        for verb in ["run", "try"] {
-            parser = parser.mut_subcommand(verb, |verb| {
-                verb.mut_arg("words", |words| words.trailing_var_arg(false).allow_hyphen_values(false))
-            });
-        }
-    }
-    let cli = Cli::from_arg_matches(&parser.try_get_matches_from(words)?)?;
-    Ok(Call { cli, command })
+    let (parser, words) = (Cli::command(), arguments.into_iter().collect::<Vec<_>>());
+    let has_command = words.get(1).filter(|verb| *verb == "run" || *verb == "try");
+    let verb = has_command.and_then(|verb| parser.find_subcommand(verb)).cloned();
+    let (own, command, late_option) = match verb {
+        Some(verb) => split(&verb, words),
+        None => (words, Vec::new(), None),
+    };
+    let cli = Cli::from_arg_matches(&parser.try_get_matches_from(own)?)?;
+    Ok(Call { cli, command, late_option })
 }
 
-/// Separates the values of short options from the options: `-w5s` becomes `-w 5s`. Words after the first path stay as they
-/// are. If the arguments of a command may begin with `-`, clap takes `-w5s` for the path.
-fn split_attached_values(words: Vec<OsString>, parser: &clap::Command) -> Vec<OsString> {
-    let mut words = words.into_iter();
-    let mut split: Vec<OsString> = words.by_ref().take(2).collect();
-    let Some(verb) = split.get(1).and_then(|verb| parser.find_subcommand(verb)) else { return split };
+/// Separates the words of `run` and `try` from the command. Also returns the first option after the path, if the command has
+/// no `--` before it.
+fn split(verb: &clap::Command, words: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>, Option<OsString>) {
     let takes_value = |is_named: &dyn Fn(&clap::Arg) -> bool| {
         verb.get_arguments().any(|arg| is_named(arg) && arg.get_action().takes_values())
     };
+    let mut words = words.into_iter();
+    let mut own: Vec<OsString> = words.by_ref().take(2).collect();
+    let (mut has_path, mut late_option) = (false, None);
     while let Some(word) = words.next() {
+        if word == "--" {
+            return (own, words.collect(), None);
+        }
         let Some(option) = word.to_str().filter(|word| word.len() > 1 && word.starts_with('-')) else {
-            split.push(word);
-            break;
+            if has_path {
+                return (own, std::iter::once(word).chain(words).collect(), late_option);
+            }
+            has_path = true;
+            own.push(word);
+            continue;
         };
         let is_value_next = if let Some(name) = option.strip_prefix("--") {
-            takes_value(&|arg| arg.get_long() == Some(name))
-        } else if let Some((at, with_value)) =
-            option.char_indices().skip(1).find(|(_, short)| takes_value(&|arg| arg.get_short() == Some(*short)))
-        {
-            let (flags, value) = option.split_at(at + with_value.len_utf8());
-            if !value.is_empty() {
-                split.extend([flags.into(), value.strip_prefix('=').unwrap_or(value).into()]);
-                continue;
-            }
-            true
+            takes_value(&|arg| arg.get_long_and_visible_aliases().is_some_and(|names| names.contains(&name)))
         } else {
-            false
+            // The value of a short option can be a part of the same word.
+            let with_value =
+                option.chars().skip(1).position(|short| takes_value(&|arg| arg.get_short() == Some(short)));
+            with_value.is_some_and(|at| at + 2 == option.chars().count())
         };
-        split.push(word);
-        split.extend(words.by_ref().take(usize::from(is_value_next)));
+        if has_path {
+            late_option.get_or_insert_with(|| word.clone());
+        }
+        own.push(word);
+        own.extend(words.by_ref().take(usize::from(is_value_next)));
     }
-    split.extend(words);
-    split
+    (own, Vec::new(), None)
 }
 
 /// Makes a parser whose error says what was expected.
@@ -632,36 +626,52 @@ fn owner(text: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn run(line: &str) -> (Vec<OsString>, Option<Vec<OsString>>, RunArguments) {
+    /// Returns the path, the command, and the other arguments.
+    fn run(line: &str) -> (String, String, RunArguments) {
         let call = parse(line.split(' ').map(OsString::from)).unwrap();
         let Verb::Run(run) = call.cli.verb else { panic!("{line}") };
-        (run.words.clone(), call.command, run)
-    }
-
-    fn words(line: &str) -> Vec<OsString> {
-        line.split(' ').map(OsString::from).collect()
+        let command: Vec<_> = call.command.iter().map(|word| word.to_str().unwrap()).collect();
+        (run.path.to_str().unwrap().to_owned(), command.join(" "), run)
     }
 
     #[test]
-    fn options_after_the_path_belong_to_the_command_unless_a_separator_follows() {
-        let (paths, command, arguments) = run("zklock run -n /a /bin/ls -n");
-        assert_eq!((paths, command, arguments.waiting.nonblock), (words("/a /bin/ls -n"), None, true));
-        let (paths, command, arguments) = run("zklock run /a -n /b -- /bin/ls -w --");
-        assert_eq!((paths, command, arguments.waiting.nonblock), (words("/a /b"), Some(words("/bin/ls -w --")), true));
+    fn the_command_begins_after_the_path_and_its_words_are_its_own() {
+        for (line, command) in [
+            ("zklock run -n /a /bin/ls -n", "/bin/ls -n"),
+            ("zklock run -n /a -- /bin/ls -n", "/bin/ls -n"),
+            ("zklock run /a -n -- /bin/ls -w --", "/bin/ls -w --"),
+            ("zklock run -n /a /opt/sandbox -- echo dangerous", "/opt/sandbox -- echo dangerous"),
+            ("zklock run -n /a /usr/bin/sudo -n -- job", "/usr/bin/sudo -n -- job"),
+            ("zklock run -n /a -- -- job", "-- job"),
+            ("zklock run -n /a - job", "- job"),
+            ("zklock run -n /a", ""),
+            ("zklock run --nb /a job", "job"),
+            ("zklock run -e --nonblock /a job", "job"),
+        ] {
+            let (path, found, arguments) = run(line);
+            assert_eq!((&*path, &*found, arguments.waiting.nonblock), ("/a", command, true), "{line}");
+        }
+        let (path, command, arguments) = run("zklock run --and /b /a --and=/c -- job --and /d");
+        assert_eq!((&*path, &*command, arguments.lock.others), ("/a", "job --and /d", vec!["/b".into(), "/c".into()]));
+        let late = |line: &str| parse(line.split(' ').map(OsString::from)).unwrap().late_option;
+        assert_eq!(late("zklock run /a -n -o a=b job"), Some("-n".into()));
+        assert_eq!((late("zklock run /a -n -- job"), late("zklock run /a -c job")), (None, None));
     }
 
     #[test]
     fn a_short_option_may_be_followed_by_its_value_without_a_space() {
         for options in ["-w5s -E 9", "-w 5s -E9", "-w=5s -E=9", "-w5s --conflict-exit-code 9", "--timeout=5s -E9"] {
             for line in [format!("zklock run {options} /a ls -w7s"), format!("zklock run {options} /a -- ls -w7s")] {
-                let (paths, command, arguments) = run(&line);
-                let expected = if command.is_some() { "/a" } else { "/a ls -w7s" };
-                assert_eq!((paths, command.is_some()), (words(expected), line.contains(" -- ")), "{line}");
+                let (path, command, arguments) = run(&line);
+                assert_eq!((&*path, &*command), ("/a", "ls -w7s"), "{line}");
                 assert_eq!(arguments.waiting.timeout, Some(Duration::from_secs(5)), "{line}");
                 assert_eq!(arguments.job.conflict_exit_code, 9, "{line}");
             }
         }
-        assert!(run("zklock run -sw5s /a").2.waiting.timeout.is_some());
+        for line in ["zklock run -sw5s /a job", "zklock run --wait 5s /a job", "zklock run --wait=5s /a job"] {
+            let (path, command, arguments) = run(line);
+            assert_eq!((&*path, &*command, arguments.waiting.timeout), ("/a", "job", Some(Duration::from_secs(5))));
+        }
     }
 
     #[test]

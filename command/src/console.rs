@@ -24,9 +24,9 @@ const USUAL_WIDTH: usize = 80;
 /// How much to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verbosity {
-    /// Only errors.
+    /// Only errors, and what zklock does to the command.
     Quiet,
-    /// Also what the user should know.
+    /// Also that the lock is busy, and the progress of a wait.
     Normal,
     /// Also each step.
     Verbose,
@@ -106,10 +106,10 @@ impl Console {
         }
     }
 
-    /// Prints something that the user should know.
+    /// Prints something that went wrong, also with `-q`: what a lock protects may be incomplete.
     pub(crate) fn warn(&self, text: &str) {
         self.event("warning", json!({"message": text}));
-        if !self.is_json && self.verbosity >= Verbosity::Normal {
+        if !self.is_json {
             self.say(text);
         }
     }

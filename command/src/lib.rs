@@ -23,6 +23,7 @@ mod text;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+use std::path::Path;
 use std::time::Duration;
 
 use crate::cli::{
@@ -31,7 +32,7 @@ use crate::cli::{
 use crate::console::{Console, Verbosity};
 use crate::exit::{Exit, Failure};
 use crate::run::inbox::end_first_process_on_signal;
-use crate::run::{Job, Mode};
+use crate::run::{Job, Mode, paths};
 use crate::settings::Settings;
 
 /// Runs the command with the arguments of a process, beginning with the name of the program, and returns its exit code.
@@ -41,7 +42,7 @@ use crate::settings::Settings;
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     open_standard_streams();
     let words: Vec<OsString> = arguments.into_iter().collect();
-    let Call { cli, command } = match cli::parse(words.clone()) {
+    let Call { cli, command, late_option } = match cli::parse(words.clone()) {
         Ok(call) => call,
         Err(error) => {
             if error.use_stderr() {
@@ -62,12 +63,12 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         return end(Err(failure), false);
     }
     match cli.verb {
-        Verb::Run(RunArguments { connection, lock, waiting, job, words }) => {
-            start(&Arguments { connection, lock, waiting, words, command, needs_command: true }, job)
+        Verb::Run(RunArguments { connection, lock, waiting, job, path }) => {
+            start(&Arguments { connection, lock, waiting, path, command, late_option, needs_command: true }, job)
         }
-        Verb::Try(TryArguments { connection, lock, job, words }) => {
+        Verb::Try(TryArguments { connection, lock, job, path }) => {
             let waiting = Waiting { nonblock: true, ..Waiting::default() };
-            start(&Arguments { connection, lock, waiting, words, command, needs_command: false }, job)
+            start(&Arguments { connection, lock, waiting, path, command, late_option, needs_command: false }, job)
         }
         Verb::Generate(GenerateArguments { directory }) => {
             end(generate::write(&directory).map(|()| Exit::Command(0)), false)
@@ -102,9 +103,9 @@ struct Arguments {
     connection: Connection,
     lock: LockArguments,
     waiting: Waiting,
-    words: Vec<OsString>,
-    /// The words after `--`.
-    command: Option<Vec<OsString>>,
+    path: OsString,
+    command: Vec<OsString>,
+    late_option: Option<OsString>,
     needs_command: bool,
 }
 
@@ -153,46 +154,40 @@ fn end(result: Result<Exit, Failure>, is_json: bool) -> u8 {
 
 /// Checks the arguments.
 fn job(arguments: &Arguments, options: JobArguments) -> Result<Job, Failure> {
-    let (paths, command) = paths_and_command(arguments, options.shell.as_ref())?;
+    let paths = paths(&arguments.path, &arguments.lock)?;
+    let command = command(arguments, options.shell.as_ref())?;
     if command.is_none() && arguments.needs_command {
         return Err(Failure::usage("no command is given; write it after the path, or use -c TEXT"));
     }
     let mode = Mode::of(&arguments.lock);
-    if matches!(mode, Mode::Semaphore { .. }) && paths.len() > 1 {
-        return Err(Failure::usage("--semaphore allows only one path"));
-    }
     let timeout = if arguments.waiting.nonblock { Some(Duration::ZERO) } else { arguments.waiting.timeout };
     let settings = Settings::read(&arguments.connection, |name| std::env::var_os(name))?;
     Ok(Job { settings, mode, paths, command, timeout, queue_limit: arguments.waiting.queue_limit, options })
 }
 
-/// Separates the paths from the command.
-fn paths_and_command(
-    arguments: &Arguments,
-    shell: Option<&OsString>,
-) -> Result<(Vec<String>, Option<Vec<OsString>>), Failure> {
-    let (paths, mut command) = match (&arguments.command, arguments.words.split_first()) {
-        (Some(command), _) => (&*arguments.words, command.clone()),
-        (None, Some((_, command))) => (arguments.words.get(..1).unwrap_or_default(), command.to_vec()),
-        (None, None) => return Err(Failure::usage("no path is given")),
-    };
-    let through_shell = |text: &OsString| vec!["/bin/sh".into(), "-c".into(), text.clone()];
-    match (shell, &*command) {
-        (Some(text), []) => command = through_shell(text),
-        (Some(_), _) => return Err(Failure::usage("-c and a command are given; expected one of them")),
-        (None, [option, text]) if arguments.command.is_none() && option == "-c" => command = through_shell(text),
-        (None, [word, ..]) if arguments.command.is_none() && word.as_encoded_bytes().starts_with(b"-") => {
-            let word = word.to_string_lossy();
-            return Err(Failure::usage(format!(
-                "{word} follows the path; write options before the path, or -- before a command that begins with -"
-            )));
-        }
-        _ => {}
+/// Returns the words of the command, if one is given.
+fn command(arguments: &Arguments, shell: Option<&OsString>) -> Result<Option<Vec<OsString>>, Failure> {
+    if let Some(option) = &arguments.late_option {
+        let option = option.to_string_lossy();
+        return Err(Failure::usage(format!(
+            "{option} follows the path; write options before the path, or -- before the command"
+        )));
     }
-    let text = |path: &OsString| {
-        let refusal = || Failure::usage(format!("the path {} is not UTF-8 text", path.to_string_lossy()));
-        path.to_str().map(str::to_owned).ok_or_else(refusal)
-    };
-    let paths = paths.iter().map(text).collect::<Result<_, _>>()?;
-    Ok((paths, (!command.is_empty()).then_some(command)))
+    match (shell, &*arguments.command) {
+        (Some(text), []) => Ok(Some(vec!["/bin/sh".into(), "-c".into(), text.clone()])),
+        (Some(_), _) => Err(Failure::usage("-c and a command are given; expected one of them")),
+        (None, []) => Ok(None),
+        // The user may have meant a second path.
+        (None, [program, separator, ..]) if separator == "--" && is_missing(program) => {
+            let program = program.to_string_lossy();
+            Err(Failure::usage(format!(
+                "the program {program} does not exist; to acquire several locks as a unit, write --and {program}"
+            )))
+        }
+        (None, command) => Ok(Some(command.to_vec())),
+    }
+}
+
+fn is_missing(program: &OsString) -> bool {
+    program.as_encoded_bytes().starts_with(b"/") && !Path::new(program).exists()
 }

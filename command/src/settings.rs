@@ -74,6 +74,12 @@ fn visible_secret(name: &str, option: &ConfigOption) -> Failure {
     ))
 }
 
+/// Returns the variables that contain secrets. The command that runs under the lock does not need them.
+pub(crate) fn secret_variables() -> impl Iterator<Item = String> {
+    let options = ConfigOption::ALL.iter().map(|option| option.name);
+    options.filter(|name| ConfigOption::secret(name).is_some()).map(variable_name)
+}
+
 /// Returns the name of the variable for an option: upper case, with underscores instead of dots.
 fn variable_name(option: &str) -> String {
     format!("ZKLOCK_{}", option.to_uppercase().replace('.', "_"))

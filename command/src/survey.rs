@@ -12,6 +12,7 @@ use zklock::{Call, Children, Client, Error, LockFamily, NodeContent, QueueNode, 
 
 use crate::clock::wall_time;
 use crate::duration::age;
+use crate::exit::Failure;
 use crate::owner::{Described, describe};
 
 /// The number of requests that an observer sends before it reads the replies.
@@ -116,6 +117,21 @@ impl Survey {
     /// Finds out what is at one path.
     pub(crate) fn read(client: &Client, path: &str) -> ZkResult<Self> {
         Self::of(client, path, client.children(path)?.as_ref())
+    }
+
+    /// Finds out what is at the path that the user has given. Refuses the path of the node of a participant, which messages
+    /// contain: the node is no lock, and would look like a free lock.
+    pub(crate) fn of_lock(client: &Client, path: &str) -> Result<Self, Failure> {
+        let survey = Self::read(client, path)?;
+        // A node of a participant has no children.
+        if survey.entries.is_empty()
+            && survey.others.is_empty()
+            && let Some(lock) = lock_of_node(client, path)?
+        {
+            let message = format!("{path} is the path of a participant's node, and not of a lock; the lock is {lock}");
+            return Err(Failure::usage(message));
+        }
+        Ok(survey)
     }
 
     /// Describes a path whose children are known. For a semaphore, the observer lists its two inner directories.
@@ -366,6 +382,17 @@ pub(crate) fn is_of_one_object(error: &Error) -> bool {
 /// Returns the path of a child.
 pub(crate) fn below(path: &str, name: &str) -> String {
     format!("{}/{name}", path.trim_end_matches('/'))
+}
+
+/// Returns the path of the lock to which a node belongs, if the node has the name of a participant's node.
+fn lock_of_node(client: &Client, path: &str) -> ZkResult<Option<String>> {
+    let Some((directory, name)) = path.rsplit_once('/') else { return Ok(None) };
+    let lock = match directory.strip_suffix("/leases").or_else(|| directory.strip_suffix("/locks")) {
+        Some(semaphore) if QueueNode::is_lease(name) => semaphore,
+        _ if client.order_queue([name])?.is_empty() => return Ok(None),
+        _ => directory,
+    };
+    Ok(Some(if lock.is_empty() { "/" } else { lock }.to_owned()))
 }
 
 /// Returns the children that are no lock nodes, in the order of their names. `/zookeeper` belongs to the server.

@@ -29,7 +29,8 @@ fn the_command_sees_the_lock_in_its_environment() {
 fn several_locks_are_lines_in_the_environment() {
     let (one, two) = (path("one"), path("two"));
     let output =
-        zklock(&["run", &one, &two, "--", "sh", "-c", "echo \"$ZKLOCK_PATH\"; echo \"$ZKLOCK_FENCE\""]).output();
+        zklock(&["run", &one, "--and", &two, "--", "sh", "-c", "echo \"$ZKLOCK_PATH\"; echo \"$ZKLOCK_FENCE\""])
+            .output();
     let output = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = output.lines().collect();
     assert_eq!(lines[..2], [one, two]);
@@ -75,8 +76,18 @@ fn long_paths_are_complete_in_the_environment_or_refused() {
     let lines = String::from_utf8(output.stdout).unwrap();
     assert!(lines.lines().count() == 2 && lines.lines().all(|line| line.ends_with(&long)));
     let paths: Vec<String> = (0..1500).map(|number| path(&number.to_string())).collect();
-    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
-    let (code, errors) = code(&[&["run"], &*paths, &["--", "true"]].concat());
+    let others: Vec<&str> = paths.iter().flat_map(|path| ["--and", path.as_str()]).collect();
+    let (code, errors) = code(&[&["run"], &others[..], &[&long, "--", "true"]].concat());
     assert_eq!(code, 64, "{errors}");
     assert!(errors.contains("the variable ZKLOCK_NODE of the command would have"), "{errors}");
+}
+
+#[test]
+fn the_command_gets_no_secrets() {
+    let call = zklock(&["run", &path("secrets"), "env"]).env("ZKLOCK_AUTH_DIGEST", "user:hunter2");
+    let output = call.env("ZKLOCK_LEASE_MARGIN", "1s").output();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("ZKLOCK_SERVERS="), "{text}");
+    assert!(text.contains("ZKLOCK_LEASE_MARGIN=1s"), "{text}");
+    assert!(!text.contains("hunter2") && !text.contains("ZKLOCK_AUTH_DIGEST"), "{text}");
 }

@@ -35,10 +35,11 @@ fn wrong_arguments_are_64_and_name_what_is_wrong() {
         (&["run", "-s", "-x", "/a", "true"], "cannot be used with"),
         (&["run", "-s", "--once-per", "day", "/a", "true"], "zklock: --once-per needs a lock that only one"),
         (&["run", "--once-per", "noon", "/a", "true"], "expected minute, hour, day"),
-        (&["run", "--semaphore", "2", "/a", "/b", "--", "true"], "zklock: --semaphore allows only one path\n"),
-        (&["run", "/a", "/a", "--", "true"], "zklock: the path /a is given twice; expected different paths\n"),
+        (&["run", "--semaphore", "2", "--and", "/b", "/a", "true"], "zklock: --semaphore allows only one path\n"),
+        (&["run", "--and", "/a", "/a", "true"], "zklock: the path /a is given twice; expected different paths\n"),
         (&["run", "-c", "true", "/a", "true"], "zklock: -c and a command are given; expected one of them\n"),
         (&["run", "--owner", "a\tb", "/a", "true"], "expected 1 to 60 characters without control characters"),
+        (&["run", "/a", "/no/lock", "--", "true"], "zklock: the program /no/lock does not exist; to acquire several"),
         (&["hello"], "unrecognized subcommand"),
     ] {
         let (code, errors) = code(arguments);

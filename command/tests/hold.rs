@@ -323,7 +323,8 @@ fn a_caller_that_ignores_the_ends_of_children_gets_the_exit_code() {
 #[test]
 fn a_hold_refuses_paths_that_are_too_long_for_a_variable() {
     let paths: Vec<String> = (0..150).map(|_| path(&"p".repeat(1000))).collect();
-    let arguments: Vec<&str> = ["hold", "--for", "60s"].into_iter().chain(paths.iter().map(String::as_str)).collect();
+    let others = paths.iter().skip(1).flat_map(|path| ["--and", path.as_str()]);
+    let arguments: Vec<&str> = ["hold", "--for", "60s", &paths[0]].into_iter().chain(others).collect();
     let (code, errors) = code(&arguments);
     assert_eq!(code, 64);
     assert!(errors.contains("the paths are too long"), "{errors}");
@@ -334,7 +335,7 @@ fn a_signal_ends_a_call_that_cannot_print_all_of_a_long_report() {
     let mut paths: Vec<String> = (0..300).map(|_| path(&"long".repeat(40))).collect();
     let first = paths.pop().unwrap();
     let mut arguments = vec!["--for", "60s"];
-    arguments.extend(paths.iter().map(String::as_str));
+    arguments.extend(paths.iter().flat_map(|path| ["--and", path.as_str()]));
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
     let mut call = zklock(&[&["hold"], &*arguments, &[&*first]].concat());
     call.command().stdout(writer);

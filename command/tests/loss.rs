@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until, xid};
 
 use crate::common::{
-    PROGRAM, TEST_TIMEOUT, file, path, process, program, queue, raw, send, wait_for_queue, zklock, zklock_on,
+    PROGRAM, TEST_TIMEOUT, code, file, path, process, program, queue, raw, send, wait_for_queue, zklock, zklock_on,
 };
 
 const SHORT_SESSION: &str = "session.timeout=9000";
@@ -286,4 +286,20 @@ fn a_loss_during_min_hold_does_not_make_the_work_uncertain() {
     let errors = fs::read_to_string(&log).unwrap();
     assert!(errors.contains("the lock was lost during --min-hold, after the command had ended"), "{errors}");
     fs::remove_file(&log).unwrap();
+}
+
+/// `-q` prints only errors. A loss is an error, and so is the end of processes that should have stayed.
+#[test]
+fn quiet_prints_what_zklock_does_to_the_command() {
+    let (path, mut raw) = (path("quiet"), raw());
+    let call = zklock(&["run", "-q", &path, "sleep", "60"]).start();
+    call.process("sleep");
+    let node = queue(&mut raw, &path).remove(0);
+    assert_eq!(raw.delete(&format!("{path}/{node}")), 0);
+    let output = call.output();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(79), "{errors}");
+    assert_eq!(errors, "zklock: the lock is lost, so the command is ended\n");
+    let left = code(&["run", "-q", &path, "sh", "-c", "sleep 60 & exit 3"]);
+    assert_eq!(left, (3, "zklock: ended 1 process that the command left behind\n".to_owned()));
 }

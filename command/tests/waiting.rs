@@ -127,11 +127,11 @@ fn several_paths_are_acquired_as_a_unit() {
     let (one, two) = (path("one"), path("two"));
     let holder = zklock(&["run", &two, "sleep", "60"]).start();
     holder.wait_for_tree(1);
-    assert_eq!(code(&["run", "-n", &one, &two, "--", "true"]).0, 75);
-    assert_eq!(code(&["try", &one, &two, "--"]).0, 75);
+    assert_eq!(code(&["run", "-n", "--and", &two, &one, "true"]).0, 75);
+    assert_eq!(code(&["try", "--and", &two, &one]).0, 75);
     assert_eq!(queue(&mut raw(), &one), [""; 0]);
-    assert_eq!(code(&["try", &one, &path("other"), "--"]), (0, String::new()));
-    assert_eq!(code(&["run", "-n", &one, &path("three"), "--", "true"]).0, 0);
+    assert_eq!(code(&["try", &one, "--and", &path("other")]), (0, String::new()));
+    assert_eq!(code(&["run", "-n", &one, "--and", &path("three"), "--", "true"]).0, 0);
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::cli::HoldArguments;
 use crate::exit::{Exit, Failure};
 use crate::observe::table::print;
 use crate::run::hold::Mode;
-use crate::run::{check_lengths, nesting, signals};
+use crate::run::{check_lengths, nesting, paths, signals};
 use crate::settings::Settings;
 
 /// Acquires a lock in the background, prints what a script needs to know, and returns the exit code.
@@ -54,13 +54,10 @@ pub(crate) fn fail_script(words: &[OsString], code: u8) {
 }
 
 fn start(arguments: &HoldArguments) -> Result<u8, Failure> {
-    let mode = Mode::of(&arguments.lock);
-    if matches!(mode, Mode::Semaphore { .. }) && arguments.paths.len() > 1 {
-        return Err(Failure::usage("--semaphore allows only one path"));
-    }
+    let (mode, paths) = (Mode::of(&arguments.lock), paths(&arguments.path, &arguments.lock)?);
     let settings = Settings::read(&arguments.connection, |name| std::env::var_os(name))?;
-    let held = nesting::check(std::env::var_os(nesting::HELD).as_deref(), &settings.servers, &arguments.paths)?;
-    check_lengths(&arguments.paths, mode, &held)?;
+    let held = nesting::check(std::env::var_os(nesting::HELD).as_deref(), &settings.servers, &paths)?;
+    check_lengths(&paths, mode, &held)?;
     signals::restore_child_signal();
     if !arguments.foreground {
         close_inherited();
@@ -69,6 +66,7 @@ fn start(arguments: &HoldArguments) -> Result<u8, Failure> {
     let start = |report_target| HolderProcess {
         arguments,
         mode,
+        paths: &paths,
         settings: &settings,
         held: &held,
         bound: &bound,

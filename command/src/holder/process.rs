@@ -25,6 +25,7 @@ use crate::settings::Settings;
 pub(crate) struct HolderProcess<'a> {
     pub(crate) arguments: &'a HoldArguments,
     pub(crate) mode: Mode,
+    pub(crate) paths: &'a [String],
     pub(crate) settings: &'a Settings,
     /// The value of `ZKLOCK_HELD` for the script.
     pub(crate) held: &'a str,
@@ -50,22 +51,21 @@ impl HolderProcess<'_> {
     fn run_with(self, client: &Client, inbox: &Inbox, null: &File) -> Result<Exit, Failure> {
         let command = self.bound.process_name().unwrap_or_else(|| "zklock".to_owned());
         let owner = Owner::current(&command);
-        let target = Target::new(client, self.mode, &self.arguments.paths)?;
+        let target = Target::new(client, self.mode, self.paths)?;
         let queued = wall_time();
         target.set_data(&owner.data(queued, None))?;
         let waiting = &self.arguments.waiting;
         let timeout = if waiting.nonblock { Some(Duration::ZERO) } else { waiting.timeout };
         let limit = AcquireLimit { timeout, queue: waiting.queue_limit, names_holder: !self.arguments.quiet };
         let wait = |limit| self.wait(inbox, limit);
-        let (hold, waited) =
-            acquire(client, &target, &self.arguments.paths, limit, &console(self.arguments), inbox, wait)?;
+        let (hold, waited) = acquire(client, &target, self.paths, limit, &console(self.arguments), inbox, wait)?;
         let acquired = BootTime::now();
         let data = owner.data(queued, Some(wall_time()));
         for node in hold.nodes()? {
             // The process does not wait for the servers. If the write fails, the other participants see less.
             drop(client.start_write_node(&node, &node, &data, Some(0))?);
         }
-        let variables = Variables::new(client, &hold, &self.arguments.paths, self.mode, &owner, waited, self.held)?;
+        let variables = Variables::new(client, &hold, self.paths, self.mode, &owner, waited, self.held)?;
         let text = if self.arguments.sh {
             shell::assignments(&variables, owner.pid, self.bound.caller(), Frame::current())
         } else {

@@ -60,7 +60,7 @@ fn wait(client: &Client, arguments: &WaitArguments) -> Result<Exit, Failure> {
     loop {
         // The list is older than the survey. A change that the survey does not show therefore ends the wait at once.
         let list = client.children(&directory)?;
-        let mut survey = Survey::read(client, &arguments.path)?;
+        let mut survey = Survey::of_lock(client, &arguments.path)?;
         if let (Some(directory), Some(_)) = (survey.denied.first(), arguments.semaphore) {
             let message =
                 format!("an access control list forbids to list {directory}, so free leases cannot be counted");

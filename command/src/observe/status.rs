@@ -17,7 +17,7 @@ use crate::survey::{Content, Entry, Kind, Role, Survey, is_of_one_object, read_c
 /// Shows the queue.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<Exit, Failure> {
     let client = connect(&arguments.connection)?;
-    let mut survey = Survey::read(&client, &arguments.path)?;
+    let mut survey = Survey::of_lock(&client, &arguments.path)?;
     read_contents(&client, survey.entries.iter_mut().take(arguments.limit))?;
     let record = read_record(&client, &arguments.path)?;
     answer(&if arguments.json {

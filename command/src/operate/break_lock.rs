@@ -10,7 +10,7 @@ use crate::survey::{Entry, Survey, read_contents};
 /// Deletes nodes, or says which nodes it would delete.
 pub(crate) fn run(arguments: &BreakArguments) -> Result<Exit, Failure> {
     let client = connect(&arguments.connection)?;
-    let mut survey = Survey::read(&client, &arguments.path)?;
+    let mut survey = Survey::of_lock(&client, &arguments.path)?;
     let chosen = |entry: &&mut Entry| match &arguments.node {
         Some(name) => entry.node.rsplit('/').next() == Some(name.rsplit('/').next().unwrap_or(name)),
         None => entry.is_holder(),

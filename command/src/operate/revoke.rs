@@ -12,7 +12,7 @@ use crate::survey::{BATCH, Entry, Survey, read_contents};
 /// Asks all holders.
 pub(crate) fn run(arguments: &RevokeArguments) -> Result<Exit, Failure> {
     let client = connect(&arguments.connection)?;
-    let mut survey = Survey::read(&client, &arguments.path)?;
+    let mut survey = Survey::of_lock(&client, &arguments.path)?;
     // Only zklock and Curator react to a request.
     let (mut asked, mut others): (Vec<&mut Entry>, Vec<&mut Entry>) =
         survey.entries.iter_mut().filter(|entry| entry.is_holder()).partition(|entry| entry.kind.is_of_curator());

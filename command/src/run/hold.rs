@@ -1,11 +1,13 @@
 //! The lock of one call: how it is made from the arguments, acquired, observed and released. A semaphore has the same
 //! methods as a lock.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use zklock::{Acquiring, Call, Client, Error, Lock, LockState, Owner, Participant, Result, Semaphore, Status, Waiting};
 
 use crate::cli::LockArguments;
+use crate::exit::Failure;
 
 /// The kind of lock that the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,18 @@ impl Mode {
     pub(crate) const fn is_exclusive(self) -> bool {
         matches!(self, Self::Mutex | Self::Write | Self::Semaphore { max_leases: 1, .. })
     }
+}
+
+/// Returns the paths of the locks.
+pub(crate) fn paths(first: &OsString, lock: &LockArguments) -> std::result::Result<Vec<String>, Failure> {
+    if lock.semaphore.is_some() && !lock.others.is_empty() {
+        return Err(Failure::usage("--semaphore allows only one path"));
+    }
+    let text = |path: &OsString| {
+        let refusal = || Failure::usage(format!("the path {} is not UTF-8 text", path.to_string_lossy()));
+        path.to_str().map(str::to_owned).ok_or_else(refusal)
+    };
+    std::iter::once(first).chain(&lock.others).map(text).collect()
 }
 
 /// A lock or a semaphore that can be acquired.

@@ -36,8 +36,8 @@ use zklock::{Call, Client, Status};
 
 use self::acquire::AcquireLimit;
 use self::guardian::{Guardian, GuardianEvent};
-pub(crate) use self::hold::Mode;
 use self::hold::{Hold, Target};
+pub(crate) use self::hold::{Mode, paths};
 use self::inbox::Inbox;
 use self::link::Ending;
 use self::notify::ServiceManager;
