@@ -969,7 +969,7 @@ zkl_status zkl_lock_node_path(const zkl_lock *lock, char *buf, size_t size, size
  * An acquire of a lock or of leases gives a hold. Any thread may use and release it.
  */
 
-/** The calling thread as an owner. A program can choose every other number, except ZKL_OWNER_NEW, for an owner of its own. */
+/** The calling thread as an owner. A program can choose every other number, except ZKL_OWNER_NEW, for a task or a request. */
 #define ZKL_OWNER_THREAD UINT64_MAX
 
 /** A new owner, which exists only for one hold. No other acquire re-enters this hold. */

@@ -71,13 +71,20 @@ impl Acquiring {
     /// handler calls this method while the operation still runs, the method fails with DEADLOCK, unless `slice` or the
     /// timeout of the operation is zero.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<Hold>> {
-        self.operation.wait_for(slice, true).map(|result| result.and_then(|()| self.hold()))
+        self.wait_for_owner(slice).map(|result| result.and_then(|()| self.hold()))
     }
 
     /// Waits for at most `slice`. Returns the result of the operation, or `None` if the operation is still running. This
     /// method does not return the hold.
     pub fn look_for(&self, slice: Duration) -> Option<Result<()>> {
         self.operation.wait_for(slice, false)
+    }
+
+    /// Waits for at most `slice`, like [`wait_for`](Self::wait_for), and leaves the hold to its owner. After this method
+    /// has returned `Ok`, dropping this value does not release the hold: the owner has it, as after
+    /// [`Lock::acquire_as`](crate::Lock::acquire_as).
+    pub fn wait_for_owner(&self, slice: Duration) -> Option<Result<()>> {
+        self.operation.wait_for(slice, true)
     }
 
     fn hold(&self) -> Result<Hold> {
@@ -121,10 +128,9 @@ impl Future for Acquiring {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let mut waker = std::mem::take(&mut this.awaiting);
-        let poll = waker.poll(cx, || this.wait_for(Duration::ZERO), |hook| this.on_done(hook));
-        this.awaiting = waker;
-        poll
+        let Self { operation, awaiting, .. } = this;
+        let poll = awaiting.poll(cx, || operation.wait_for(Duration::ZERO, true), |hook| operation.on_done(hook));
+        poll.map(|result| result.and_then(|()| this.hold()))
     }
 }
 

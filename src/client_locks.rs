@@ -53,7 +53,7 @@ impl ClientLocks {
         Ok(weakest(self.exact_holds(ids)?))
     }
 
-    /// Returns the paths of the owner's nodes.
+    /// Returns the node paths of the owner that `ids` contain.
     pub(crate) fn node_paths(&self, ids: &HoldIds) -> Result<Vec<String>> {
         let parts = self.iter().map(|client_lock| Ok(client_lock.hold_and_nodes(ids.owner)?.1));
         Ok(parts.collect::<Result<Vec<_>>>()?.concat())

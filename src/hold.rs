@@ -37,6 +37,8 @@ struct SharedHold {
     path: Arc<str>,
     quantity: i32,
     ids: HoldIds,
+    /// The token and the fencing pass of the hold: those of the hold in `ids` with the smallest token.
+    id: HoldId,
     end: Arc<HoldEnd>,
 }
 
@@ -69,7 +71,9 @@ impl GivenHold {
             return Ok(Hold { shared });
         }
         let (client_locks, path, end) = (Arc::clone(client_locks), Arc::clone(path), Arc::clone(&self.end));
-        let shared = Arc::new(SharedHold { client_locks, path, quantity, ids: ids()?, end });
+        let ids = ids()?;
+        let id = ids.smallest().ok_or(Status::Internal)?;
+        let shared = Arc::new(SharedHold { client_locks, path, quantity, ids, id, end });
         *given = Arc::downgrade(&shared);
         Ok(Hold { shared })
     }
@@ -96,12 +100,12 @@ impl Hold {
     /// the acquire on, also after the hold was lost or released. If the semaphore has several leases, the tokens show
     /// the order of the acquires, and the owner of a token need not be the only holder.
     pub fn token(&self) -> i64 {
-        self.shared.id().token
+        self.shared.id.token
     }
 
     /// The fencing pass of the hold. See [`Lock::fencing_pass`](crate::Lock::fencing_pass).
     pub fn fencing_pass(&self) -> u32 {
-        self.shared.id().fencing_pass
+        self.shared.id.fencing_pass
     }
 
     /// Returns the state of the hold, and how long it remains safe, at one moment. If the program has released the hold,
@@ -110,7 +114,7 @@ impl Hold {
     ///
     /// Fails with CLOSED if the lock or its client is closed. Other errors: FORKED. Does not block.
     pub fn view(&self) -> Result<HoldView> {
-        let HoldId { token, fencing_pass } = self.shared.id();
+        let HoldId { token, fencing_pass } = self.shared.id;
         let free = HoldView { state: LockState::Free, token, fencing_pass, remaining: Duration::ZERO };
         Ok(self.shared.end.view(&self.shared.client_locks, &self.shared.ids)?.map_or(free, |view| HoldView {
             token,
@@ -266,10 +270,6 @@ impl HoldEnd {
 }
 
 impl SharedHold {
-    fn id(&self) -> HoldId {
-        self.ids.smallest().unwrap_or_default()
-    }
-
     fn start_release(&self, confirmed: bool) -> Result<Call<()>> {
         if self.end.is_released.swap(true, Ordering::AcqRel) {
             return self.client_locks.check_open().and(Err(self.error(Status::NotOwner)));

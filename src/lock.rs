@@ -112,7 +112,7 @@ impl Lock {
             [first, others @ ..] => format!("{} and {} more", first.path, others.len()).into(),
         };
         let lock = Self::of(client_locks, members.into(), path);
-        if lock.client_locks.iter().len() > 1 {
+        if lock.client_locks.only().is_none() {
             for client_lock in lock.client_locks.iter() {
                 client_lock.client.add_stepwise_multi(&lock.targets, &lock.cancellation);
             }
@@ -188,7 +188,13 @@ impl Lock {
     /// this method for tasks and green threads that share an operating-system thread ([`Owner::task`],
     /// [`Owner::unique`]). Any thread may call methods for such an owner. The call blocks the whole thread.
     pub fn acquire_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<()> {
-        self.hold_as(owner, timeout).map(|hold| _ = hold.leave_to_owner())
+        refuse_in_callback(timeout)?;
+        let acquiring = self.start_acquire(owner, timeout)?;
+        loop {
+            if let Some(result) = acquiring.wait_for_owner(Duration::MAX) {
+                return result;
+            }
+        }
     }
 
     /// Acquires the lock as [`acquire`](Self::acquire) does, but not for the calling thread, and returns the hold. The
@@ -222,8 +228,8 @@ impl Lock {
         let first = self.client_locks.iter().next().ok_or(Status::Internal)?;
         first.check_open()?;
         let timeout = timeout.into();
-        let recipe =
-            if self.client_locks.iter().len() > 1 { &Recipe::MultiLock(Box::default()) } else { first.recipe() };
+        let is_stepwise = self.client_locks.only().is_none();
+        let recipe = if is_stepwise { &Recipe::MultiLock(Box::default()) } else { first.recipe() };
         let span = span::acquire(&self.path, recipe, Some(owner), None, &timeout);
         let operation = Operation::start(&self.targets, Goal::Lock(owner), timeout, &self.cancellation, span)?;
         Ok(Acquiring::new(operation, Arc::clone(&self.client_locks), Arc::clone(&self.path), 1))

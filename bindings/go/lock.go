@@ -171,9 +171,10 @@ func (l *Lock) Acquire(ctx context.Context) (*Hold, error) {
 }
 
 // TryAcquire acquires the lock if it is free now. If another participant holds the lock or waits for it, the call fails with
-// ErrLocked, which is also ErrTimeout. The message then names the nearest node ahead in the queue. This node belongs to the holder only if the message says
-// "held by"; otherwise, its owner may also wait. For a semaphore mutex, the message can instead say that the lease is in use. If no
-// server answers within one second, or before the deadline of the context, the call fails with ErrConnection.
+// ErrLocked, which is also ErrTimeout. The message then names the nearest node ahead in the queue. This node belongs to the holder
+// only if the message says "held by"; otherwise, its owner may also wait. For a semaphore mutex, the message can instead say that
+// the lease is in use. If no server answers within one second, or before the deadline of the context, the call fails with
+// ErrConnection.
 func (l *Lock) TryAcquire(ctx context.Context) (*Hold, error) {
 	return l.acquireAs(ctx, lastOwner.Add(1), true)
 }

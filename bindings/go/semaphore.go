@@ -111,8 +111,7 @@ func (s *Semaphore) Acquire(ctx context.Context, quantity int) (*Hold, error) {
 }
 
 // TryAcquire acquires leases if they are free now. If too few leases are free, the call fails with ErrLocked, which is also
-// ErrTimeout. If no server answers
-// within one second, or before the deadline of the context, the call fails with ErrConnection.
+// ErrTimeout. If no server answers within one second, or before the deadline of the context, the call fails with ErrConnection.
 func (s *Semaphore) TryAcquire(ctx context.Context, quantity int) (*Hold, error) {
 	return s.acquire(ctx, quantity, true)
 }

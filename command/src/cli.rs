@@ -533,7 +533,7 @@ pub(crate) struct Call {
 }
 
 /// Parses the arguments of the process. In `run` and `try`, the command begins after `--`, or with the first word after the
-/// path that is no option. No later word belongs to zklock, whatever it looks like.
+/// path, except for options. All later words belong to the command.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Call, clap::Error> {
     let (parser, words) = (Cli::command(), arguments.into_iter().collect::<Vec<_>>());
     let has_command = words.get(1).filter(|verb| *verb == "run" || *verb == "try");

@@ -384,7 +384,7 @@ pub(crate) fn below(path: &str, name: &str) -> String {
     format!("{}/{name}", path.trim_end_matches('/'))
 }
 
-/// Returns the path of the lock to which a node belongs, if the node has the name of a participant's node.
+/// Returns the lock of a node, if the name of the node is one that participants give to their nodes.
 fn lock_of_node(client: &Client, path: &str) -> ZkResult<Option<String>> {
     let Some((directory, name)) = path.rsplit_once('/') else { return Ok(None) };
     let lock = match directory.strip_suffix("/leases").or_else(|| directory.strip_suffix("/locks")) {

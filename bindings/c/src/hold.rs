@@ -74,7 +74,7 @@ pub unsafe extern "C" fn zkl_hold_acquire(
         // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("hold_out", hold_out)? };
         let timeout = arg::timeout(timeout_ms)?;
-        out.set(insert(handle::get(lock)?.hold_as(owner_of(owner), timeout)?)?);
+        out.set(handle::insert::<zkl_hold>(handle::get(lock)?.hold_as(owner_of(owner), timeout)?)?);
         Ok(())
     })
 }
@@ -203,11 +203,6 @@ unsafe fn sized_output(info_out: *mut zkl_hold_info) -> Result<SizedOutput<zkl_h
         let size = (&raw const (*info_out).size).read_unaligned();
         SizedOutput::new("info_out", info_out, size as usize, size_of::<zkl_hold_info>())
     }
-}
-
-/// Makes a handle for a hold.
-pub(crate) fn insert(hold: Hold) -> Result<*mut zkl_hold> {
-    handle::insert(hold)
 }
 
 /// Runs a query that requires a hold. If another thread releases the hold at the same time, the function returns the error for a

@@ -15,7 +15,7 @@ use zklock_abi::boundary::{ffi_call, free, predicate, status};
 use zklock_abi::handle::{self, Handle, HandleKind, Table};
 
 use crate::client::zkl_client;
-use crate::hold::{self, ZKL_OWNER_NEW, owner_of, zkl_hold};
+use crate::hold::{ZKL_OWNER_NEW, owner_of, zkl_hold};
 use crate::lock::{node_path, wait_lost};
 use crate::lock_object::zkl_lock;
 use crate::participant::zkl_participant;
@@ -64,11 +64,7 @@ impl Acquire {
     }
 
     fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
-        if self.is_for_owner {
-            self.acquiring.wait_for(slice).map(|result| result.map(|hold| _ = hold.leave_to_owner()))
-        } else {
-            self.acquiring.look_for(slice)
-        }
+        if self.is_for_owner { self.acquiring.wait_for_owner(slice) } else { self.acquiring.look_for(slice) }
     }
 
     fn take_hold(&self) -> Result<Hold> {
@@ -261,7 +257,7 @@ pub unsafe extern "C" fn zkl_op_hold(op: *mut zkl_op, hold_out: *mut *mut zkl_ho
         let out = unsafe { Output::new("hold_out", hold_out)? };
         let op = handle::get(op)?;
         let Work::Acquire(acquire) = &op.work else { return Err(no_result("hold", "acquires a lock or leases")) };
-        out.set(hold::insert(acquire.take_hold()?)?);
+        out.set(handle::insert::<zkl_hold>(acquire.take_hold()?)?);
         Ok(())
     })
 }

@@ -11,7 +11,7 @@ use zklock_abi::handle::{self, Handle, HandleKind, Table};
 
 use crate::callback::RevocationCallbacks;
 use crate::client::zkl_client;
-use crate::hold::{self, zkl_hold};
+use crate::hold::zkl_hold;
 use crate::status::zkl_status;
 
 /// A semaphore on a path. A semaphore has a number of leases, which threads and processes acquire and release.
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn zkl_semaphore_acquire_timeout(
         let out = unsafe { Output::new("hold_out", hold_out)? };
         let timeout = arg::timeout(timeout_ms)?;
         let quantity = positive(quantity)?;
-        out.set(hold::insert(handle::get(semaphore)?.acquire(quantity, timeout)?)?);
+        out.set(handle::insert::<zkl_hold>(handle::get(semaphore)?.acquire(quantity, timeout)?)?);
         Ok(())
     })
 }

@@ -96,7 +96,7 @@ const NODISCARD: &str = "
 
 /// cbindgen cannot express the largest number of a type.
 const OWNER_THREAD: &str = "
-/** The calling thread as an owner. A program can choose every other number, except ZKL_OWNER_NEW, for an owner of its own. */
+/** The calling thread as an owner. A program can choose every other number, except ZKL_OWNER_NEW, for a task or a request. */
 #define ZKL_OWNER_THREAD UINT64_MAX
 ";
 

@@ -86,7 +86,7 @@ pub enum LockState {
 }
 
 /// Identifies a hold. No two holds of one lock have equal ids.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HoldId {
     /// The fencing token.
     pub token: i64,

@@ -401,7 +401,7 @@ void leases_are_given_back()
     waiter.join();
 }
 
-// A hold of a lock belongs to its object, whatever the recipe is.
+// In each recipe, the hold belongs to an object and not to a thread.
 void any_object_holds_a_lock()
 {
     zkl::client client(check::servers);
