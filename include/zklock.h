@@ -104,16 +104,15 @@
  *            returns, but the callback may be waiting for that event. The following table shows which functions fail at once
  *            with ZKL_E_DEADLOCK in a callback:
  *
- *            | function                            | in a callback                                                                      |
- *            |-------------------------------------|------------------------------------------------------------------------------------|
- *            | zkl_acquire                         | fails                                                                              |
- *            | zkl_acquire_timeout, zkl_acquire_as | fails, unless the timeout is 0                                                     |
- *            | zkl_hold_acquire                    | fails, unless the timeout is 0                                                     |
- *            | zkl_semaphore_acquire_timeout       | fails, unless the timeout is 0                                                     |
- *            | zkl_op_wait                         | fails, unless the timeout is 0 or the operation has ended                          |
- *            | zkl_wait_lost*                      | fails, unless the timeout is 0                                                     |
- *            | zkl_hold_wait_lost                  | fails, unless the timeout is 0                                                     |
- *            | all others                          | allowed; each function blocks at most as long as documented                        |
+ *            | function                          | in a callback                                               |
+ *            |-----------------------------------|-------------------------------------------------------------|
+ *            | zkl_acquire                       | fails                                                       |
+ *            | zkl_acquire_timeout               | fails, unless the timeout is 0                              |
+ *            | zkl_hold_acquire                  | fails, unless the timeout is 0                              |
+ *            | zkl_semaphore_acquire_timeout     | fails, unless the timeout is 0                              |
+ *            | zkl_op_wait                       | fails, unless the timeout is 0 or the operation has ended   |
+ *            | zkl_wait_lost, zkl_hold_wait_lost | fails, unless the timeout is 0                              |
+ *            | all others                        | allowed; each function blocks at most as long as documented |
  *
  *            If a callback needs a lock, another thread must acquire it, and the callback must not wait for that thread.
  *
@@ -763,7 +762,7 @@ void zkl_lock_free(zkl_lock *lock);
  *
  * The call waits without a time limit, and continues to wait if the connection or the session is lost. To wait with a time
  * limit, use zkl_acquire_timeout. Green threads of one thread (goroutines, greenlets, fibers) share that thread's holds and
- * do not exclude each other. Green threads must use zkl_acquire_as.
+ * do not exclude each other. Give each green thread its own hold (zkl_hold_acquire).
  *
  * Returns: ZKL_OK if the calling thread holds the lock now. A call that fails has acquired nothing. On failure:
  * - ZKL_E_CANCELED if zkl_cancel ended the wait.
@@ -903,23 +902,14 @@ int32_t zkl_lock_state_in_process(const zkl_lock *lock);
 zkl_status zkl_remaining_ms(const zkl_lock *lock, int64_t *remaining_ms_out);
 
 /**
- * Gets the time for which a hold that was acquired through this handle remains safe even if no server answers. The hold can
- * belong to any owner in this process. This function is for monitoring.
- *
- * Returns: the same statuses as zkl_fencing_token_in_process. On success, `*remaining_ms_out` contains the time.
- * Does not block. Any thread may call this function.
- */
-zkl_status zkl_remaining_ms_in_process(const zkl_lock *lock, int64_t *remaining_ms_out);
-
-/**
  * Waits until the calling thread's hold is no longer safe. The wait ends even if the hold can become safe again. A hold that
  * is not safe has the state ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST. The parameter `timeout_ms` is the time limit in milliseconds.
  * With -1, the call waits without a limit. With 0, the call checks the hold once. The waiting thread checks the session lease
  * itself. The call therefore detects the end of the session lease even if the process was stopped during the wait. Calling
  * zkl_cancel does not end this wait.
  *
- * To watch the hold of another thread, register a listener for losses (zkl_lock_listen). If the lock was acquired for an owner
- * number, any thread can wait with zkl_wait_lost_as.
+ * To watch the hold of another thread, register a listener for losses (zkl_lock_listen). Any thread can wait for the loss of a
+ * zkl_hold (zkl_hold_wait_lost).
  *
  * Returns: never ZKL_OK. The status reports how the wait ended:
  * - ZKL_E_LOST if the hold is no longer safe. To find out whether the hold is lost or uncertain, call zkl_lock_state.
@@ -1115,20 +1105,6 @@ zkl_status zkl_hold_node_path(const zkl_hold *hold, size_t index, char *buf, siz
  * Does not block. Any thread may call this function.
  */
 zkl_status zkl_fencing_token(const zkl_lock *lock, int64_t *token_out);
-
-/**
- * Gets the fencing token of a hold that was acquired through this handle. The hold can belong to any owner in this process.
- * This function is for monitoring. A store needs the token of the owner that writes to it. To get the token of an owner, call
- * zkl_fencing_token or zkl_fencing_token_as.
- *
- * Returns: ZKL_OK, with the token in `*token_out`. On failure:
- * - ZKL_E_NOT_OWNER if no owner in this process holds the lock through this handle.
- * - ZKL_E_LOST if all holds through this handle were lost.
- * - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- *
- * Does not block. Any thread may call this function.
- */
-zkl_status zkl_fencing_token_in_process(const zkl_lock *lock, int64_t *token_out);
 
 /**
  * Gets the fencing pass of the calling thread's hold. Several holds can have the same token because of local hand-overs
@@ -1463,7 +1439,9 @@ typedef struct zkl_op zkl_op;
 /**
  * Starts acquiring the lock for an owner, without waiting for the result. All other rules of zkl_acquire_timeout also apply to
  * this function. The parameter `owner` has the same meaning as for zkl_hold_acquire. After the operation has ended with ZKL_OK,
- * zkl_op_hold gets the hold. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ * zkl_op_hold gets the hold. A hold of ZKL_OWNER_THREAD, the thread that starts the operation, needs no zkl_op_hold: after
+ * zkl_op_result has returned ZKL_OK, this thread can release the lock with zkl_release. The caller must free the new operation,
+ * `*op_out`, with zkl_op_free.
  *
  * Returns: ZKL_OK if the operation has started. Later, zkl_op_result reports how the acquire ends. On failure:
  * - ZKL_E_INVALID in the same cases as zkl_acquire_timeout.
@@ -1647,110 +1625,16 @@ ZKL_NODISCARD zkl_status zkl_op_semaphore(zkl_op *op, zkl_semaphore **semaphore_
  * client in the background. The library then calls no further callbacks of this client.
  *
  * A successful acquire operation owns its hold until the program takes the hold with zkl_op_hold. If the program frees the
- * operation before, the library releases the hold without waiting for the server. There is one exception: if the owner is not
- * ZKL_OWNER_NEW, and zkl_op_result or zkl_op_wait has already returned ZKL_OK for an acquire of a lock, the owner still holds the
- * lock after this call, and the program must release the lock. If the program has already released the hold that the operation
- * acquired, zkl_op_free does not release a later hold of the same owner. If the operation acquires a multi-lock in several steps,
- * a query can still show holds of member locks for a short time after this call.
+ * operation before, the library releases the hold without waiting for the server. There is one exception: if the owner is
+ * ZKL_OWNER_THREAD, and zkl_op_result or zkl_op_wait has already returned ZKL_OK for an acquire of a lock, the thread still holds
+ * the lock after this call, and must release it. If the program has already released the hold that the operation acquired,
+ * zkl_op_free does not release a later hold of the same owner. If the operation acquires a multi-lock in several steps, a query
+ * can still show holds of member locks for a short time after this call.
  *
  * Returns nothing. If `op` is not a live handle, the call has no effect. The last error message does not change.
  * Does not block. Any thread may call this function.
  */
 void zkl_op_free(zkl_op *op);
-
-/**
- * Acquires the lock for an owner, and waits for the lock if necessary. All other rules of zkl_acquire_timeout also apply to
- * this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner. Green threads (goroutines, greenlets, fibers)
- * need this function if several green threads share one thread. Give each green thread its own owner number. The call blocks
- * the whole thread with all its green threads.
- *
- * Returns: the same statuses as zkl_acquire_timeout, and also ZKL_E_INVALID if `owner` is ZKL_OWNER_NEW.
- * Blocks until the owner holds the lock or the timeout passes. A call with timeout 0 waits at most one second for the server.
- * Any thread may call this function.
- */
-ZKL_NODISCARD zkl_status zkl_acquire_as(zkl_lock *lock, uint64_t owner, int64_t timeout_ms);
-
-/**
- * Releases the lock once on behalf of an owner. The rules of zkl_release also apply to this function. To act for the calling
- * thread, pass ZKL_OWNER_THREAD as owner.
- *
- * Returns: the same statuses as zkl_release.
- * Blocks for at most the session timeout. Any thread may call this function, even if another thread acquired the lock.
- */
-zkl_status zkl_release_as(zkl_lock *lock, uint64_t owner);
-
-/**
- * Releases the lock once for an owner, without waiting for the server. The library deletes the node of the lock in the
- * background.
- *
- * Returns: the same statuses as zkl_release_nowait.
- * Does not block. Any thread may call this function.
- */
-zkl_status zkl_release_nowait_as(zkl_lock *lock, uint64_t owner);
-
-/**
- * Reports whether an owner holds the lock, and whether the hold is safe at this moment. The rules of zkl_is_held also apply to
- * this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
- *
- * Returns: 1 or 0, with the same meaning as the result of zkl_is_held. To get an error status instead of 0, call
- * zkl_lock_state_as.
- * Does not block. Any thread may call this function.
- */
-int32_t zkl_is_held_as(const zkl_lock *lock, uint64_t owner);
-
-/**
- * Reports the hold state of an owner. The rules of zkl_lock_state also apply to this function. To act for the calling thread,
- * pass ZKL_OWNER_THREAD as owner.
- *
- * Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns the same statuses as zkl_lock_state.
- * Does not block. Any thread may call this function.
- */
-int32_t zkl_lock_state_as(const zkl_lock *lock, uint64_t owner);
-
-/**
- * Gets an owner's fencing token. The rules of zkl_fencing_token also apply to this function. To act for the calling thread,
- * pass ZKL_OWNER_THREAD as owner.
- *
- * Returns: the same statuses as zkl_fencing_token. The call fails with ZKL_E_NOT_OWNER if the given owner has no hold.
- * Does not block. Any thread may call this function.
- */
-zkl_status zkl_fencing_token_as(const zkl_lock *lock, uint64_t owner, int64_t *token_out);
-
-/**
- * Gets an owner's fencing pass. The rules of zkl_fencing_pass also apply to this function. To act for the calling thread,
- * pass ZKL_OWNER_THREAD as owner.
- *
- * Returns: the same statuses as zkl_fencing_token_as. On success, `*fencing_pass_out` contains the fencing pass.
- * Does not block. Any thread may call this function.
- */
-zkl_status zkl_fencing_pass_as(const zkl_lock *lock, uint64_t owner, int64_t *fencing_pass_out);
-
-/**
- * Gets the time, in milliseconds, for which an owner's hold remains safe even if no server answers. The rules of
- * zkl_remaining_ms also apply to this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
- *
- * Returns: the same statuses as zkl_fencing_token_as. On success, `*remaining_ms_out` contains the time.
- * Does not block. Any thread may call this function.
- */
-zkl_status zkl_remaining_ms_as(const zkl_lock *lock, uint64_t owner, int64_t *remaining_ms_out);
-
-/**
- * Waits until an owner's hold is no longer safe. The rules of zkl_wait_lost also apply to this function. To act for the
- * calling thread, pass ZKL_OWNER_THREAD as owner. Any thread may wait for any owner.
- *
- * Returns: the same statuses as zkl_wait_lost.
- * Blocks until the wait ends, for at most the timeout. Any thread may call this function.
- */
-zkl_status zkl_wait_lost_as(zkl_lock *lock, uint64_t owner, int64_t timeout_ms);
-
-/**
- * Gets the path of the node that represents an owner's hold. The rules of zkl_lock_node_path also apply to this function. To
- * act for the calling thread, pass ZKL_OWNER_THREAD as owner.
- *
- * Returns: the same statuses as zkl_lock_node_path.
- * Does not block. Any thread may call this function.
- */
-zkl_status zkl_lock_node_path_as(const zkl_lock *lock, uint64_t owner, char *buf, size_t size, size_t *needed_out);
 
 /**
  * Makes an empty completion queue. A program usually needs one queue for each event loop. The queue can contain operations of
@@ -1861,18 +1745,6 @@ ZKL_NODISCARD zkl_status zkl_client_start(const char *servers, const zkl_config 
 ZKL_NODISCARD zkl_status zkl_client_close_start(zkl_client *client, zkl_op **op_out);
 
 /**
- * Releases the lock once for an owner, and does not wait for the server. The release takes effect at once: the call
- * decrements the hold count. The operation ends when the server has confirmed that the node is deleted. All other rules of
- * zkl_release_as also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If the
- * program frees the operation early, the library still releases the lock.
- *
- * Returns: ZKL_OK if the release has started. Later, zkl_op_result returns the same statuses as zkl_release. On failure:
- * ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
- * Does not block. Any thread may call this function.
- */
-ZKL_NODISCARD zkl_status zkl_release_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
-
-/**
  * Starts releasing a hold, and frees the handle immediately. The operation ends when the server has confirmed that the nodes of
  * the hold are deleted. All other rules of zkl_hold_release also apply to this function. The caller must free the new operation,
  * `*op_out`, with zkl_op_free. If the program frees the operation early, the library still releases the hold.
@@ -1968,24 +1840,13 @@ ZKL_NODISCARD zkl_status zkl_shared_count_set_start(zkl_client *client, const ch
 ZKL_NODISCARD zkl_status zkl_semaphore_new_counted_start(zkl_client *client, const char *path, const char *count_path, int32_t initial, zkl_op **op_out);
 
 /**
- * Starts an operation that waits until an owner's hold is no longer safe. The operation also ends when the owner releases the
- * hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as also apply to this
- * function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ * Starts an operation that waits until a hold is no longer safe. If the hold is released, the operation ends with
+ * ZKL_E_NOT_OWNER. To end the wait earlier, cancel or free the operation. All other rules of zkl_hold_wait_lost also apply to
+ * this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
  * Returns: ZKL_OK if the wait has started. Later, zkl_op_result never returns ZKL_OK. When the wait has ended, zkl_op_result
  * reports the status that zkl_wait_lost would return, for example ZKL_E_LOST if the hold is no longer safe. On failure:
  * ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
- * Does not block. Any thread may call this function.
- */
-ZKL_NODISCARD zkl_status zkl_wait_lost_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
-
-/**
- * Starts an operation that waits until a hold is no longer safe. If the hold is released, the operation ends with
- * ZKL_E_NOT_OWNER. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_start also apply to
- * this function.
- *
- * Returns: the same statuses as zkl_wait_lost_start. On success, zkl_op_result later returns the same statuses as
- * zkl_wait_lost.
  * Does not block. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_hold_wait_lost_start(zkl_hold *hold, zkl_op **op_out);

@@ -20,8 +20,8 @@
  * | zkl::shared_mutex    | many readers or one writer                               | the same, and shared_lock              |
  * | zkl::multi           | several locks as one, without deadlocks                  | lock_guard, unique_lock                |
  * | zkl::semaphore       | a limited number of leases                               |                                        |
+ * | zkl::hold            | what acquire() returns; belongs to no thread             |                                        |
  * | zkl::operation       | an acquire that runs in the background, for event loops  |                                        |
- * | zkl::owned           | a lock for an owner that is not a thread                 | lock_guard, unique_lock, scoped_lock   |
  *
  * The rules of zklock.h about locks, leases, threads, forks and program exit also apply to this header. The C++ interface adds the following rules.
  *
@@ -41,7 +41,7 @@
  *            lock. To find out whether the unlock succeeded, call release(), which returns a status, or unlock(ec).
  * Owners     A hold belongs to the thread that acquired the lock. If a program moves a guard to another thread, unlock() does nothing on the other
  *            thread, and the lock stays locked. A program must destroy a guard on the thread that created the guard. Alternatively, the program can
- *            use zkl::semaphore_mutex or zkl::owned.
+ *            use zkl::semaphore_mutex, or the zkl::hold that acquire() returns.
  * Multiple   The functions std::lock and std::scoped_lock wait for one lock and call try_lock() for the other locks. If try_lock() fails for one
  *            lock, std::lock and std::scoped_lock release all locks and start again. Each call of try_lock() sends a request to the server, and each
  *            release gives up a place in a queue. An object of zkl::multi keeps its places in the queues, and acquires the mutexes and read/write
@@ -51,9 +51,9 @@
  *            clock. The functions try_lock_for() and try_lock_until() never time out early. If no server answers within the time limit, these
  *            functions fail with status::connection.
  * Loss       A loss occurs if a safe hold becomes UNCERTAIN or LOST, or if its client is closed. The function on_lost() registers a callback for
- *            losses, and wait_lost() waits for a loss. In C++20, lost_token() returns a std::stop_token. After a loss, stop_requested() of this token
- *            returns true. The library calls callbacks on its threads, and the functions on_lost() and lost_token() depend on these threads. While the
- *            event thread runs one callback, a second thread reports losses of other clients. All other callbacks wait. The functions is_held(),
+ *            losses, and wait_lost() waits for a loss. In C++20, hold::lost_token() returns a std::stop_token. After a loss, stop_requested() of this
+ *            token returns true. The library calls callbacks on its threads, and on_lost() and lost_token() depend on these threads. While the event
+ *            thread runs one callback, a second thread reports losses of other clients. All other callbacks wait. The functions is_held(),
  *            remaining() and wait_lost() do not depend on these threads.
  * Callbacks  The library calls the callbacks of a client one after the other, either on its threads or in client::dispatch_events(). Callbacks of
  *            two clients can run at the same time if one of the clients has a loss in its queue. A callback may call any function, but must not wait
@@ -98,9 +98,7 @@
 
 #if __cplusplus >= 202002L
 #if __has_include(<stop_token>)
-#include <algorithm>
 #include <stop_token>
-#include <thread>
 #endif
 #endif
 
@@ -704,8 +702,6 @@ public:
     /** The zkl_event_cb function of this target. */
     const zkl_event_cb on_event;
     zkl_listener *listener = nullptr;
-    /** A second listener, used only by detail::lost_holds. The library calls it when a hold ends. */
-    zkl_listener *listener_of_all = nullptr;
 
 protected:
     target(zkl_event_cb on_event_, void (*destroy)(target *) noexcept) noexcept : on_event(on_event_), destroy_(destroy) {}
@@ -929,7 +925,6 @@ private:
     {
         if (over == nullptr) return;
         zkl_listener_free(over->listener);
-        zkl_listener_free(over->listener_of_all);
         over->release();
     }
 
@@ -940,117 +935,6 @@ private:
 };
 
 #ifdef __cpp_lib_jthread
-/** The values that identify a hold in an event. */
-struct hold {
-    zkl_lock *lock;
-    std::int64_t token;
-    std::int64_t pass;
-
-    bool operator==(const hold &) const = default;
-
-    /**
-     * Returns whether the event is about this hold. An event for a destroyed lock does not contain the lock's handle. All holds of one multi-lock can
-     * have the same token, so is_in() then checks whether the lock of this hold was destroyed.
-     */
-    bool is_in(const zkl_event &c_event) const noexcept
-    {
-        if (c_event.token != token || c_event.fencing_pass != pass) return false;
-        return c_event.lock == lock || (c_event.lock == nullptr && zkl_lock_state(lock) == ZKL_E_HANDLE);
-    }
-};
-
-/**
- * The stop sources for the holds of one object. Each owner has one stop source until its hold ends. The listener for losses must run before the
- * listener that forgets holds. The function watching() therefore registers the listener for losses first.
- */
-class lost_holds final : public target {
-public:
-    lost_holds() : target(stop, destroy) {}
-
-    /** Returns the stop source for these holds. Later calls return the same stop source until this source has received a stop request. */
-    std::stop_source watch(owner who, std::vector<hold> holds)
-    {
-        const auto thread = who == owner::this_thread ? std::this_thread::get_id() : std::thread::id();
-        const std::lock_guard guard(mutex_);
-        for (entry &known : entries_) {
-            if (known.who != who || known.thread != thread) continue;
-            if (known.holds != holds || known.source.stop_requested()) {
-                known.holds = std::move(holds);
-                replace(known.source, std::stop_source());
-            }
-            return known.source;
-        }
-        return entries_.emplace_back(entry{who, thread, std::move(holds), std::stop_source()}).source;
-    }
-
-    /** Forgets a hold that has ended. The library calls this function for every change of a hold. */
-    static void forget(void *user, const zkl_event *c_event) noexcept
-    {
-        auto *const self = static_cast<lost_holds *>(static_cast<target *>(user));
-        if (c_event->state != ZKL_LOCK_FREE && c_event->state != ZKL_LOCK_LOST) return;
-        const std::lock_guard guard(self->mutex_);
-        const auto at = self->find(*c_event);
-        if (at == self->entries_.end()) return;
-        at->holds.erase(std::find_if(at->holds.begin(), at->holds.end(), [c_event](const hold &of) { return of.is_in(*c_event); }));
-        if (!at->holds.empty()) return;
-        replace(at->source, std::stop_source(std::nostopstate));
-        self->entries_.erase(at);
-    }
-
-private:
-    struct entry {
-        owner who;
-        std::thread::id thread;
-        std::vector<hold> holds;
-        std::stop_source source;
-    };
-
-    static void stop(void *user, const zkl_event *c_event) noexcept
-    {
-        auto *const self = static_cast<lost_holds *>(static_cast<target *>(user));
-        std::stop_source found(std::nostopstate);
-        {
-            const std::lock_guard guard(self->mutex_);
-            const auto at = self->find(*c_event);
-            if (at != self->entries_.end()) found = at->source;
-        }
-        // Calling request_stop() runs the program's callbacks. This thread must therefore not hold the mutex during the call.
-        found.request_stop();
-    }
-
-    static void destroy(target *of) noexcept { delete static_cast<lost_holds *>(of); }
-
-    /**
-     * Replaces one stop source with another. After the replacement, the tokens of the previous source can no longer receive a stop request. The
-     * function uses swap() because the move assignment of libstdc++ 12 does not count the sources correctly.
-     */
-    static void replace(std::stop_source &source, std::stop_source by) noexcept { source.swap(by); }
-
-    std::vector<entry>::iterator find(const zkl_event &c_event) noexcept
-    {
-        return std::find_if(entries_.begin(), entries_.end(), [&c_event](const entry &one) {
-            return std::any_of(one.holds.begin(), one.holds.end(), [&c_event](const hold &of) { return of.is_in(c_event); });
-        });
-    }
-
-    std::mutex mutex_;
-    std::vector<entry> entries_;
-};
-
-/** Returns the lost_holds target of an object. If the object has no such target yet, the function registers a new target. Returns null on failure. */
-template <auto Listen, class Handle>
-lost_holds *watching(listening &by, Handle *object, error_out ec)
-{
-    if (target *const known = by.get(); known != nullptr) return static_cast<lost_holds *>(known);
-    auto *const made = new lost_holds();
-    listening next;
-    if (!next.add(made, ec, [&] { return Listen(object, ZKL_LISTEN_LOSS, made->on_event, made, made->drop, &made->listener); })) return nullptr;
-    made->acquire();
-    const zkl_status all = Listen(object, ZKL_LISTEN_ALL, made->forget, made, made->drop, &made->listener_of_all);
-    if (check(taken(all, made), ec) != ZKL_OK) return nullptr;
-    return static_cast<lost_holds *>(by.adopt(next));
-}
-
 /** The stop source of one hold. */
 class lost_source final : public target {
 public:
@@ -1817,8 +1701,8 @@ private:
  * connect timeout. A wait for a loss ends when the hold ends. All other operations end within the session timeout, and continue after the destructor.
  *
  * If an acquire, a wait for a loss, or the start of a client is still pending, the destructor cancels it. If the acquire has succeeded, but the
- * program has not received the hold yet, the destructor releases the hold. The program receives the hold from take_hold(). A thread or another owner
- * receives its hold of a lock also from result(), wait(), wait_for() or get(): the program can then release the lock for this owner.
+ * program has not received the hold yet, the destructor releases the hold. The program receives the hold from take_hold(). A thread that
+ * acquires a lock for itself (owner::this_thread) receives its hold also from result(), wait(), wait_for() or get(), and can then release the lock.
  */
 class [[nodiscard]] operation {
 public:
@@ -1894,8 +1778,8 @@ public:
     void cancel(error_out ec = {}) { check(zkl_op_cancel(native_handle()), ec); }
 
     /**
-     * Returns the hold of this operation. The operation must be an acquire that has ended with status::ok. The hold of a lock then no longer belongs to
-     * the owner for whom the acquire was started: the program releases it with this object.
+     * Returns the hold of this operation. The operation must be an acquire that has ended with status::ok. The program releases the
+     * hold with the returned object.
      *
      * Fails with the status of the acquire if the acquire failed. Fails with status::pending while the operation is pending. Fails with
      * status::invalid if the operation is not an acquire, or if the program has already taken the hold. Does not block.
@@ -2079,8 +1963,9 @@ inline operation hold::start_release(error_out ec)
  * The functions that all locks have. Locks satisfy the requirements Lockable and TimedLockable, and therefore work with the guards of the standard
  * library.
  *
- * A function with an owner parameter acts on that owner's hold. A function without an owner parameter acts on the hold of the calling thread. A
- * function whose name ends in _in_process acts on the hold of any owner in this process.
+ * The functions acquire() and try_acquire() return a hold, which any thread may use and release. The function start() starts an acquire whose operation
+ * gives a hold. All other functions act on the hold of the calling thread. A function whose name ends in _in_process acts on the hold of any owner in
+ * this process.
  */
 class lockable {
 public:
@@ -2174,17 +2059,17 @@ public:
         return detail::until(deadline, [&](std::int64_t limit) { return hold::if_any<Hold>(acquire_ms(limit, ec)); }, ec);
     }
 
-    /** Acquires the lock for an owner that is not a thread, for example a task or a fiber. All other rules of lock() also apply. */
-    void lock(owner who, error_out ec = {}) { check(zkl_acquire_as(native_handle(), number(who), -1), ec); }
+    /**
+     * Acquires the lock for an owner, for example a task or a fiber, and returns the hold. If the owner already holds the lock, the call re-enters the
+     * lock: the program then has two holds. All other rules of acquire() also apply.
+     */
+    [[nodiscard]] hold acquire(owner who, error_out ec = {}) { return acquire_ms(-1, ec, who); }
 
-    /** Makes one attempt to acquire the lock for an owner. All other rules of try_lock() also apply. */
-    [[nodiscard]] bool try_lock(owner who, error_out ec = {}) { return acquired(zkl_acquire_as(native_handle(), number(who), 0), ec); }
-
-    /** Acquires the lock for an owner within a time limit. All other rules of try_lock_for() also apply. */
-    template <class Rep, class Period>
-    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period> &limit, owner who, error_out ec = {})
+    /** Acquires the lock for an owner within a time limit. All other rules of acquire(owner) and try_acquire_for() also apply. */
+    template <class Rep, class Period, class Hold = hold>
+    [[nodiscard]] std::optional<Hold> try_acquire_for(const std::chrono::duration<Rep, Period> &limit, owner who, error_out ec = {})
     {
-        return acquired(zkl_acquire_as(native_handle(), number(who), detail::limit(limit)), ec);
+        return hold::if_any<Hold>(acquire_ms(detail::limit(limit), ec, who));
     }
 
     /**
@@ -2197,47 +2082,28 @@ public:
 
     /** Calls release(), and sets the code to the returned status. */
     void unlock(std::error_code &ec) noexcept { ec = release(); }
-    void unlock(owner who, std::error_code &ec) noexcept { ec = release(who); }
 
     /**
-     * Decrements the hold count of the calling thread or of the given owner. If the hold count becomes 0, the call releases the lock. Returns
-     * status::ok on success. Returns status::not_owner, and changes nothing, if the thread or the given owner does not hold the lock. However, a
-     * multi-lock releases the member locks that the thread or the given owner still holds, whatever status it returns. Returns
-     * status::lost if the hold was already lost. In this case, another owner may have held the lock since the loss. Returns status::connection if no
-     * server confirmed the release within the session timeout. After status::connection, the library still tries to release the lock in the
-     * background. The comment of zkl_release lists further statuses. The call decrements the hold count even if it returns status::lost or
-     * status::connection.
+     * Decrements the hold count of the calling thread. If the hold count becomes 0, the call releases the lock. Returns status::ok on success. Returns
+     * status::not_owner, and changes nothing, if the thread does not hold the lock. However, a multi-lock releases the member locks that the thread
+     * still holds, whatever status it returns. Returns status::lost if the hold was already lost. In this case, another owner may have held the lock
+     * since the loss. Returns status::connection if no server confirmed the release within the session timeout. After status::connection, the library
+     * still tries to release the lock in the background. The comment of zkl_release lists further statuses. The call decrements the hold count even if
+     * it returns status::lost or status::connection.
      *
      * Blocks for at most the session timeout.
      */
     [[nodiscard]] zkl::status release() noexcept { return static_cast<zkl::status>(zkl_release(native_handle())); }
-    [[nodiscard]] zkl::status release(owner who) noexcept { return static_cast<zkl::status>(zkl_release_as(native_handle(), number(who))); }
 
     /**
      * Releases the lock like release(), but does not wait for the server. The library deletes the node of the lock in the background. The statuses
      * have the same meanings as for release().
      */
     [[nodiscard]] zkl::status release_nowait() noexcept { return static_cast<zkl::status>(zkl_release_nowait(native_handle())); }
-    [[nodiscard]] zkl::status release_nowait(owner who) noexcept
-    {
-        return static_cast<zkl::status>(zkl_release_nowait_as(native_handle(), number(who)));
-    }
 
     /**
-     * Starts the same release as release(), for the calling thread or for an owner, without waiting for the server. The release takes effect at once.
-     * The returned operation reports the same result as release(). If the program destroys the operation early, the library still releases the lock.
-     *
-     * Does not block.
-     */
-    [[nodiscard]] operation start_release(error_out ec = {}) { return start_release(owner::this_thread, ec); }
-    [[nodiscard]] operation start_release(owner who, error_out ec = {})
-    {
-        return operation::started(ec, [&](zkl_op **op) { return zkl_release_start(native_handle(), number(who), op); });
-    }
-
-    /**
-     * Starts acquiring the lock for the calling thread or for an owner, without waiting for the result. The returned operation reports the result. If
-     * the owner is not a thread, any thread may call functions on the owner's behalf, for example release(owner).
+     * Starts acquiring the lock for the calling thread or for an owner, without waiting for the result. The returned operation reports the result, and
+     * gives the hold (operation::take_hold()).
      *
      * Does not block.
      */
@@ -2264,18 +2130,16 @@ public:
     void cancel(error_out ec = {}) { check(zkl_cancel(native_handle()), ec); }
 
     /**
-     * Returns true if the calling thread or the given owner holds the lock, and the hold is safe at this moment. In all other cases, including
-     * errors, returns false. Does not block.
+     * Returns true if the calling thread holds the lock, and the hold is safe at this moment. In all other cases, including errors, returns false. Does
+     * not block.
      */
     bool is_held() const noexcept { return zkl_is_held(native_handle()) == 1; }
-    bool is_held(owner who) const noexcept { return zkl_is_held_as(native_handle(), number(who)) == 1; }
 
     /** Returns true if any owner in this process holds the lock through this object, and the hold is safe at this moment. Does not block. */
     bool is_held_in_process() const noexcept { return zkl_is_held_in_process(native_handle()) == 1; }
 
     /** Returns the state of the hold. Returns lock_state::free if there is no hold, and on failure. Does not block. */
     zkl::lock_state state(error_out ec = {}) const { return state_of(zkl_lock_state(native_handle()), ec); }
-    zkl::lock_state state(owner who, error_out ec = {}) const { return state_of(zkl_lock_state_as(native_handle(), number(who)), ec); }
 
     /** Returns the state of a hold that was acquired through this object. The hold may belong to any owner in this process. */
     zkl::lock_state state_in_process(error_out ec = {}) const { return state_of(zkl_lock_state_in_process(native_handle()), ec); }
@@ -2294,21 +2158,6 @@ public:
         return token;
     }
 
-    std::int64_t fencing_token(owner who, error_out ec = {}) const
-    {
-        std::int64_t token = 0;
-        check(zkl_fencing_token_as(native_handle(), number(who), &token), ec);
-        return token;
-    }
-
-    /** Returns the fencing token of a hold that was acquired through this object. The hold may belong to any owner in this process. */
-    std::int64_t fencing_token_in_process(error_out ec = {}) const
-    {
-        std::int64_t token = 0;
-        check(zkl_fencing_token_in_process(native_handle(), &token), ec);
-        return token;
-    }
-
     /**
      * Returns the fencing pass of the hold. The fencing pass is the number of local hand-overs that occurred under the same token before the hold
      * began (mutex::set_local_handover()). Can fail with the same statuses as fencing_token().
@@ -2317,13 +2166,6 @@ public:
     {
         std::int64_t pass = 0;
         check(zkl_fencing_pass(native_handle(), &pass), ec);
-        return pass;
-    }
-
-    std::int64_t fencing_pass(owner who, error_out ec = {}) const
-    {
-        std::int64_t pass = 0;
-        check(zkl_fencing_pass_as(native_handle(), number(who), &pass), ec);
         return pass;
     }
 
@@ -2338,21 +2180,6 @@ public:
         return std::chrono::milliseconds(ms);
     }
 
-    std::chrono::milliseconds remaining(owner who, error_out ec = {}) const
-    {
-        std::int64_t ms = 0;
-        check(zkl_remaining_ms_as(native_handle(), number(who), &ms), ec);
-        return std::chrono::milliseconds(ms);
-    }
-
-    /** Returns how much longer a hold that was acquired through this object remains safe. The hold may belong to any owner in this process. */
-    std::chrono::milliseconds remaining_in_process(error_out ec = {}) const
-    {
-        std::int64_t ms = 0;
-        check(zkl_remaining_ms_in_process(native_handle(), &ms), ec);
-        return std::chrono::milliseconds(ms);
-    }
-
     /**
      * Returns the node path, without the client's chroot.
      *
@@ -2363,13 +2190,6 @@ public:
     {
         detail::text_buffer buffer;
         while (buffer.is_too_small(zkl_lock_node_path(native_handle(), buffer.data(), buffer.size(), buffer.needed()))) {}
-        return buffer.take(ec);
-    }
-
-    std::string node_path(owner who, error_out ec = {}) const
-    {
-        detail::text_buffer buffer;
-        while (buffer.is_too_small(zkl_lock_node_path_as(native_handle(), number(who), buffer.data(), buffer.size(), buffer.needed()))) {}
         return buffer.take(ec);
     }
 
@@ -2466,8 +2286,8 @@ public:
     }
 
     /**
-     * Waits until the hold of the calling thread, or of the given owner, is no longer safe. Returns true if the hold became UNCERTAIN or LOST.
-     * Returns false if the hold is still safe at the end of the time limit, and on failure.
+     * Waits until the hold of the calling thread is no longer safe. Returns true if the hold became UNCERTAIN or LOST. Returns false if the hold is
+     * still safe at the end of the time limit, and on failure.
      *
      * Fails with status::not_owner if there is no hold, or if the hold is released during the wait. Fails with status::closed if the lock or the
      * client is closed. Fails with status::deadlock in a callback. Blocks for at most the time limit.
@@ -2477,69 +2297,6 @@ public:
     {
         return detail::was_lost(zkl_wait_lost(native_handle(), detail::limit(limit)), ec);
     }
-
-    template <class Rep, class Period>
-    [[nodiscard]] bool wait_lost(const std::chrono::duration<Rep, Period> &limit, owner who, error_out ec = {}) const
-    {
-        return detail::was_lost(zkl_wait_lost_as(native_handle(), number(who), detail::limit(limit)), ec);
-    }
-
-    /**
-     * Starts an operation that waits until the hold of the calling thread, or of the given owner, is no longer safe. The returned operation then ends
-     * with status::lost. If the owner releases the hold, the operation ends with status::not_owner. Fails with status::not_owner if there is no hold.
-     * Does not block.
-     */
-    [[nodiscard]] operation start_wait_lost(error_out ec = {}) { return start_wait_lost(owner::this_thread, ec); }
-    [[nodiscard]] operation start_wait_lost(owner who, error_out ec = {})
-    {
-        return operation::started(ec, [&](zkl_op **op) { return zkl_wait_lost_start(native_handle(), number(who), op); });
-    }
-
-#ifdef __cpp_lib_jthread
-    /**
-     * Returns a stop token that signals the loss of a hold. The hold belongs to the calling thread or to the given owner. When the hold becomes
-     * UNCERTAIN or LOST, or when client::close() closes the client, stop_requested() of the token becomes true. client::close_nowait() does not change
-     * stop_requested(). If the hold is already unsafe, or if a member lock of this multi-lock was destroyed, stop_requested() of a new token is true
-     * from the beginning. A release of the hold, or the end of a member lock, does not change stop_requested() of the tokens that already exist. The
-     * next hold has a new token.
-     *
-     * Fails with status::not_owner if there is no hold. Does not block.
-     */
-    template <class = void>
-    [[nodiscard]] std::stop_token lost_token(error_out ec = {}) const { return lost_token(owner::this_thread, ec); }
-
-    template <class = void>
-    [[nodiscard]] std::stop_token lost_token(owner who, error_out ec = {}) const
-    {
-        // A multi-lock is closed as soon as one of its member locks is destroyed.
-        if (zkl_lock_state_as(native_handle(), number(who)) == ZKL_E_CLOSED) {
-            ec.succeed();
-            return detail::stopped();
-        }
-        std::vector<zkl_lock *> locks = parts();
-        std::vector<detail::hold> holds;
-        for (zkl_lock *lock : locks) {
-            detail::hold of{lock, 0, 0};
-            zkl_status known = zkl_fencing_token_as(lock, number(who), &of.token);
-            if (known == ZKL_OK) known = zkl_fencing_pass_as(lock, number(who), &of.pass);
-            if (known == ZKL_E_LOST || known == ZKL_E_CLOSED) {
-                ec.succeed();
-                return detail::stopped();
-            }
-            if (check(known, ec) != ZKL_OK) return {};
-            holds.push_back(of);
-        }
-        auto *const watching = detail::watching<zkl_lock_listen>(lost_holds_, native_handle(), ec);
-        if (watching == nullptr) return {};
-        std::stop_source source = watching->watch(who, std::move(holds));
-        // The hold may have been lost before the listener was registered.
-        for (zkl_lock *lock : locks) {
-            const std::int32_t now = zkl_lock_state_as(lock, number(who));
-            if (now != ZKL_LOCK_HELD && now != ZKL_LOCK_SUSPENDED) source.request_stop();
-        }
-        return source.get_token();
-    }
-#endif
 
     /**
      * Sets a callback for revocation requests (client::revoke()). The library calls the callback as void(). A revocation request asks the holder to
@@ -2569,11 +2326,11 @@ public:
     native_handle_type native_handle() const noexcept { return handle_.get(); }
 
 protected:
-    explicit lockable(zkl_lock *made, std::vector<zkl_lock *> parts = {}) noexcept : handle_(made), parts_(std::move(parts)) {}
+    explicit lockable(zkl_lock *made) noexcept : handle_(made) {}
 
     lockable(lockable &&other) noexcept
         : handle_(std::move(other.handle_)), event_(std::move(other.event_)), lost_(std::move(other.lost_)),
-          lost_holds_(std::move(other.lost_holds_)), is_revocable_(other.is_revocable_.exchange(false)), parts_(std::move(other.parts_))
+          is_revocable_(other.is_revocable_.exchange(false))
     {
     }
 
@@ -2584,9 +2341,7 @@ protected:
             handle_ = std::move(other.handle_);
             event_ = std::move(other.event_);
             lost_ = std::move(other.lost_);
-            lost_holds_ = std::move(other.lost_holds_);
             is_revocable_ = other.is_revocable_.exchange(false);
-            parts_ = std::move(other.parts_);
         }
         return *this;
     }
@@ -2597,19 +2352,7 @@ protected:
      */
     ~lockable() { close(); }
 
-    /**
-     * Returns the locks whose events count as events of this lock. For a multi-lock, the result contains its member locks. For every other lock, the
-     * result contains only the lock itself.
-     */
-    template <class = void>
-    std::vector<zkl_lock *> parts() const
-    {
-        return parts_.empty() ? std::vector<zkl_lock *>{native_handle()} : parts_;
-    }
-
 private:
-    friend class multi;
-    friend class owned;
     friend class semaphore;
 
     static std::uint64_t number(owner who) noexcept { return static_cast<std::uint64_t>(who); }
@@ -2626,10 +2369,10 @@ private:
         return check(result, ec) < 0 ? zkl::lock_state::free : static_cast<zkl::lock_state>(result);
     }
 
-    hold acquire_ms(std::int64_t limit, error_out ec)
+    hold acquire_ms(std::int64_t limit, error_out ec, owner who = owner{ZKL_OWNER_NEW})
     {
         zkl_hold *got = nullptr;
-        acquired(zkl_hold_acquire(native_handle(), ZKL_OWNER_NEW, limit, &got), ec);
+        acquired(zkl_hold_acquire(native_handle(), number(who), limit, &got), ec);
         return hold(got, 1);
     }
 
@@ -2675,17 +2418,13 @@ private:
         if (is_revocable_.exchange(false)) static_cast<void>(zkl_set_revocable(native_handle(), nullptr, nullptr, nullptr));
         event_.reset();
         lost_.reset();
-        lost_holds_.reset();
         handle_.reset();
     }
 
     detail::lock_handle handle_;
     detail::listening event_;
     detail::listening lost_;
-    /** The detail::lost_holds of this lock. Only C++20 code uses this member. */
-    mutable detail::listening lost_holds_;
     std::atomic<bool> is_revocable_{false};
-    std::vector<zkl_lock *> parts_;
 };
 
 /** A mutex on a path. The thread that holds the mutex may re-enter the mutex. The mutex uses the same znodes as Curator's InterProcessMutex. */
@@ -2849,19 +2588,7 @@ private:
     using maker = zkl_status (*)(zkl_lock *const *, std::size_t, zkl_lock **);
 
     template <class Lock>
-    multi(maker of, const std::vector<Lock *> &locks, error_out ec) : lockable(make(of, locks, ec), parts_of(locks)) {}
-
-    template <class Lock>
-    static std::vector<zkl_lock *> parts_of(const std::vector<Lock *> &locks)
-    {
-        std::vector<zkl_lock *> all;
-        for (const Lock *lock : locks) {
-            if (lock == nullptr) continue;
-            const std::vector<zkl_lock *> of = static_cast<const lockable *>(lock)->parts();
-            all.insert(all.end(), of.begin(), of.end());
-        }
-        return all;
-    }
+    multi(maker of, const std::vector<Lock *> &locks, error_out ec) : lockable(make(of, locks, ec)) {}
 
     template <class Lock>
     static zkl_lock *make(maker of, const std::vector<Lock *> &locks, error_out ec)
@@ -2872,41 +2599,6 @@ private:
         check(of(handles.data(), handles.size(), &made), ec);
         return made;
     }
-};
-
-/**
- * A lock for an owner that is not a thread. The class satisfies the requirements Lockable and TimedLockable. A program may move a guard of this
- * object to another thread. The guard can then unlock the lock on the other thread. The lock object must outlive this object, but the program may
- * move the lock object.
- */
-class owned {
-public:
-    owned(lockable &of, owner who) noexcept : lock_(of.native_handle()), who_(lockable::number(who)) {}
-
-    /** The following functions act on the hold of the owner. */
-    void lock(error_out ec = {}) { check(zkl_acquire_as(lock_, who_, -1), ec); }
-    [[nodiscard]] bool try_lock(error_out ec = {}) { return acquire(0, ec); }
-    void unlock() noexcept { static_cast<void>(release()); }
-    void unlock(std::error_code &ec) noexcept { ec = release(); }
-    [[nodiscard]] zkl::status release() noexcept { return static_cast<zkl::status>(zkl_release_as(lock_, who_)); }
-
-    template <class Rep, class Period>
-    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period> &limit, error_out ec = {})
-    {
-        return acquire(detail::limit(limit), ec);
-    }
-
-    template <class Clock, class Duration>
-    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration> &deadline, error_out ec = {})
-    {
-        return detail::until(deadline, [&](std::int64_t limit) { return acquire(limit, ec); }, ec);
-    }
-
-private:
-    bool acquire(std::int64_t limit, error_out ec) { return lockable::acquired(zkl_acquire_as(lock_, who_, limit), ec); }
-
-    zkl_lock *lock_;
-    std::uint64_t who_;
 };
 
 /**

@@ -108,7 +108,6 @@ int32_t zkl_is_held_in_process(const zkl_lock *lock);
 int32_t zkl_lock_state(const zkl_lock *lock);
 int32_t zkl_lock_state_in_process(const zkl_lock *lock);
 zkl_status zkl_remaining_ms(const zkl_lock *lock, int64_t *remaining_ms_out);
-zkl_status zkl_remaining_ms_in_process(const zkl_lock *lock, int64_t *remaining_ms_out);
 zkl_status zkl_wait_lost(zkl_lock *lock, int64_t timeout_ms);
 zkl_status zkl_lock_set_data(zkl_lock *lock, const void *data, size_t len);
 zkl_status zkl_lock_node_path(const zkl_lock *lock, char *buf, size_t size, size_t *needed_out);
@@ -128,7 +127,6 @@ zkl_status zkl_hold_release(zkl_hold *hold);
 zkl_status zkl_hold_release_nowait(zkl_hold *hold);
 zkl_status zkl_hold_node_path(const zkl_hold *hold, size_t index, char *buf, size_t size, size_t *needed_out);
 zkl_status zkl_fencing_token(const zkl_lock *lock, int64_t *token_out);
-zkl_status zkl_fencing_token_in_process(const zkl_lock *lock, int64_t *token_out);
 zkl_status zkl_fencing_pass(const zkl_lock *lock, int64_t *fencing_pass_out);
 zkl_status zkl_fence_check(zkl_client *client, const char *path, int64_t token, int32_t *valid_out);
 typedef struct zkl_semaphore zkl_semaphore;
@@ -182,16 +180,6 @@ zkl_status zkl_op_participant(const zkl_op *op, size_t index, const zkl_particip
 zkl_status zkl_op_client(zkl_op *op, zkl_client **client_out);
 zkl_status zkl_op_semaphore(zkl_op *op, zkl_semaphore **semaphore_out);
 void zkl_op_free(zkl_op *op);
-zkl_status zkl_acquire_as(zkl_lock *lock, uint64_t owner, int64_t timeout_ms);
-zkl_status zkl_release_as(zkl_lock *lock, uint64_t owner);
-zkl_status zkl_release_nowait_as(zkl_lock *lock, uint64_t owner);
-int32_t zkl_is_held_as(const zkl_lock *lock, uint64_t owner);
-int32_t zkl_lock_state_as(const zkl_lock *lock, uint64_t owner);
-zkl_status zkl_fencing_token_as(const zkl_lock *lock, uint64_t owner, int64_t *token_out);
-zkl_status zkl_fencing_pass_as(const zkl_lock *lock, uint64_t owner, int64_t *fencing_pass_out);
-zkl_status zkl_remaining_ms_as(const zkl_lock *lock, uint64_t owner, int64_t *remaining_ms_out);
-zkl_status zkl_wait_lost_as(zkl_lock *lock, uint64_t owner, int64_t timeout_ms);
-zkl_status zkl_lock_node_path_as(const zkl_lock *lock, uint64_t owner, char *buf, size_t size, size_t *needed_out);
 zkl_status zkl_completion_queue_new(zkl_completion_queue **queue_out);
 int zkl_completion_queue_fd(const zkl_completion_queue *queue);
 zkl_status zkl_op_notify(zkl_op *op, zkl_completion_queue *queue, uint64_t key);
@@ -199,7 +187,6 @@ zkl_status zkl_completion_queue_take(zkl_completion_queue *queue, uint64_t *keys
 void zkl_completion_queue_free(zkl_completion_queue *queue);
 zkl_status zkl_client_start(const char *servers, const zkl_config *config, zkl_op **op_out);
 zkl_status zkl_client_close_start(zkl_client *client, zkl_op **op_out);
-zkl_status zkl_release_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
 zkl_status zkl_hold_release_start(zkl_hold *hold, zkl_op **op_out);
 zkl_status zkl_participants_start(zkl_lock *lock, zkl_op **op_out);
 zkl_status zkl_queue_start(zkl_lock *lock, zkl_op **op_out);
@@ -209,7 +196,6 @@ zkl_status zkl_fence_check_start(zkl_client *client, const char *path, int64_t t
 zkl_status zkl_shared_count_get_start(zkl_client *client, const char *count_path, zkl_op **op_out);
 zkl_status zkl_shared_count_set_start(zkl_client *client, const char *count_path, int32_t value, zkl_op **op_out);
 zkl_status zkl_semaphore_new_counted_start(zkl_client *client, const char *path, const char *count_path, int32_t initial, zkl_op **op_out);
-zkl_status zkl_wait_lost_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
 zkl_status zkl_hold_wait_lost_start(zkl_hold *hold, zkl_op **op_out);
 typedef struct zkl_listener zkl_listener;
 typedef struct zkl_event {

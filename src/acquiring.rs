@@ -81,8 +81,8 @@ impl Acquiring {
     }
 
     /// Waits for at most `slice`, like [`wait_for`](Self::wait_for), and leaves the hold to its owner. After this method
-    /// has returned `Ok`, dropping this value does not release the hold: the owner has it, as after
-    /// [`Lock::acquire_as`](crate::Lock::acquire_as).
+    /// has returned `Ok`, dropping this value does not release the hold: the owner has it, as a
+    /// thread has after [`Lock::acquire`](crate::Lock::acquire).
     pub fn wait_for_owner(&self, slice: Duration) -> Option<Result<()>> {
         self.operation.wait_for(slice, true)
     }

@@ -90,8 +90,7 @@ impl Hold {
         self.shared.quantity
     }
 
-    /// The owner of the hold. The program can pass this owner to the methods of [`Lock`](crate::Lock) whose names end in
-    /// `_as`.
+    /// The owner of the hold. An acquire for the same owner re-enters the lock ([`Lock::hold_as`](crate::Lock::hold_as)).
     pub fn owner(&self) -> Owner {
         self.shared.ids.owner
     }
@@ -252,7 +251,7 @@ impl Hold {
     }
 
     /// Leaves the hold to its owner: dropping this value and its clones does not release the hold. The program releases
-    /// the hold with [`Lock::release_as`](crate::Lock::release_as), or by closing the client.
+    /// the hold with [`Lock::start_release`](crate::Lock::start_release), or by closing the client.
     pub fn leave_to_owner(self) -> Owner {
         self.shared.end.is_left.store(true, Ordering::Release);
         self.owner()

@@ -181,15 +181,8 @@ impl Lock {
     /// Blocks until the thread holds the lock or the timeout has passed. With a timeout of zero, the call waits at most
     /// one second for the server.
     pub fn acquire(&self, timeout: Option<Duration>) -> Result<()> {
-        self.acquire_as(Owner::current_thread(), timeout)
-    }
-
-    /// Acquires the lock for `owner`. In all other respects, this method works like [`acquire`](Self::acquire). Use
-    /// this method for tasks and green threads that share an operating-system thread ([`Owner::task`],
-    /// [`Owner::unique`]). Any thread may call methods for such an owner. The call blocks the whole thread.
-    pub fn acquire_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<()> {
         refuse_in_callback(timeout)?;
-        let acquiring = self.start_acquire(owner, timeout)?;
+        let acquiring = self.start_acquire(Owner::current_thread(), timeout)?;
         loop {
             if let Some(result) = acquiring.wait_for_owner(Duration::MAX) {
                 return result;
@@ -265,12 +258,7 @@ impl Lock {
     ///
     /// Blocks for at most the session timeout.
     pub fn release(&self) -> Result<()> {
-        self.release_as(Owner::current_thread())
-    }
-
-    /// Releases the lock once for `owner`. In all other respects, this method works like [`release`](Self::release).
-    pub fn release_as(&self, owner: Owner) -> Result<()> {
-        self.start_release(owner, true)?.wait()
+        self.start_release(Owner::current_thread(), true)?.wait()
     }
 
     /// Starts one release of the lock for `owner`, without blocking. If the program drops the returned [`Call`], the
@@ -327,12 +315,7 @@ impl Lock {
     /// other owners. A semaphore mutex counts as held by the thread that acquired it, until any thread releases it. For
     /// a multi-lock, the result is true while the thread holds all member locks. Does not block.
     pub fn is_held(&self) -> Result<bool> {
-        self.is_held_as(Owner::current_thread())
-    }
-
-    /// Returns true if `owner` holds the lock and the hold is safe at this moment. See [`is_held`](Self::is_held).
-    pub fn is_held_as(&self, owner: Owner) -> Result<bool> {
-        Ok(self.view_of(owner)?.is_some_and(HoldView::is_safe))
+        Ok(self.view(Owner::current_thread())?.is_some_and(HoldView::is_safe))
     }
 
     /// Returns true if any owner in this process holds the lock through this lock object, and the hold is safe at this
@@ -345,12 +328,7 @@ impl Lock {
     /// hold, even if another owner holds the lock. The state of a multi-lock is the worst state of its member locks.
     /// The state of a multi-lock is [`Free`](LockState::Free) unless all its member locks are held. Does not block.
     pub fn state(&self) -> Result<LockState> {
-        self.state_as(Owner::current_thread())
-    }
-
-    /// Returns the state of the hold of `owner`. See [`state`](Self::state).
-    pub fn state_as(&self, owner: Owner) -> Result<LockState> {
-        Ok(state_of(self.view_of(owner)?))
+        Ok(state_of(self.view(Owner::current_thread())?))
     }
 
     /// Returns the state of a hold that was acquired through this lock object. The hold may belong to any owner in this
@@ -374,23 +352,7 @@ impl Lock {
     /// Fails with NOT_OWNER if the calling thread has no hold, even if another owner holds the lock. Fails with LOST if
     /// the thread's hold was lost. Other errors: CLOSED, FORKED. Does not block.
     pub fn fencing_token(&self) -> Result<i64> {
-        self.fencing_token_as(Owner::current_thread())
-    }
-
-    /// Returns the fencing token of `owner`'s hold. Fails with the same errors as
-    /// [`fencing_token`](Self::fencing_token).
-    pub fn fencing_token_as(&self, owner: Owner) -> Result<i64> {
-        Ok(self.live_view(owner)?.token)
-    }
-
-    /// Returns the fencing token of a hold that was acquired through this lock object. The hold may belong to any owner
-    /// in this process. This method is for monitoring only. A request to a store must contain the token of the owner
-    /// that sends the request ([`fencing_token`](Self::fencing_token), [`fencing_token_as`](Self::fencing_token_as)).
-    ///
-    /// Fails with NOT_OWNER if no owner in this process holds the lock through this lock object. Fails with LOST if all
-    /// holds of this object were lost. Other errors: CLOSED, FORKED.
-    pub fn fencing_token_in_process(&self) -> Result<i64> {
-        Ok(self.live_view_in_process()?.token)
+        Ok(self.live_view(Owner::current_thread())?.token)
     }
 
     /// Returns the fencing pass of the calling thread's hold. The fencing pass is the number of local hand-overs that
@@ -404,13 +366,7 @@ impl Lock {
     ///
     /// Fails with the same errors as [`fencing_token`](Self::fencing_token).
     pub fn fencing_pass(&self) -> Result<u32> {
-        self.fencing_pass_as(Owner::current_thread())
-    }
-
-    /// Returns the fencing pass of `owner`'s hold. Fails with the same errors as
-    /// [`fencing_token`](Self::fencing_token).
-    pub fn fencing_pass_as(&self, owner: Owner) -> Result<u32> {
-        Ok(self.live_view(owner)?.fencing_pass)
+        Ok(self.live_view(Owner::current_thread())?.fencing_pass)
     }
 
     /// Returns how long the calling thread's hold remains safe if no server answers from now on. Returns zero if the
@@ -418,19 +374,22 @@ impl Lock {
     ///
     /// Fails with the same errors as [`fencing_token`](Self::fencing_token).
     pub fn remaining(&self) -> Result<Duration> {
-        self.remaining_as(Owner::current_thread())
+        Ok(self.live_view(Owner::current_thread())?.remaining)
     }
 
-    /// Returns how long the hold of `owner` remains safe. See [`remaining`](Self::remaining).
-    pub fn remaining_as(&self, owner: Owner) -> Result<Duration> {
-        Ok(self.live_view(owner)?.remaining)
+    /// Returns the state, the token, the fencing pass and the remaining time of the hold of `owner`, at one moment.
+    /// Returns `None` if the owner has no hold. This method answers the questions above for owners that are not the
+    /// calling thread. Fails with CLOSED if the lock or its client is closed. Other errors: FORKED. Does not block.
+    pub fn view(&self, owner: Owner) -> Result<Option<HoldView>> {
+        self.weakest_view(|client_lock| {
+            client_lock.read_engine(|engine, now| engine.hold_of(now, client_lock.id, owner))
+        })
     }
 
-    /// Returns the time for which a hold acquired through this lock object remains safe. The hold may belong to any
-    /// owner in this process. This method is for monitoring only. Fails with the same errors as
-    /// [`fencing_token_in_process`](Self::fencing_token_in_process).
-    pub fn remaining_in_process(&self) -> Result<Duration> {
-        Ok(self.live_view_in_process()?.remaining)
+    /// Returns the same as [`view`](Self::view). Fails with NOT_OWNER if `owner` has no hold, and with LOST if the hold
+    /// of `owner` was lost.
+    pub fn live_view(&self, owner: Owner) -> Result<HoldView> {
+        self.require_live(self.view(owner)?)
     }
 
     /// Returns the paths of the calling thread's nodes, without the client's chroot. For a multi-lock, the list
@@ -439,16 +398,16 @@ impl Lock {
     ///
     /// Fails with the same errors as [`fencing_token`](Self::fencing_token).
     pub fn node_paths(&self) -> Result<Vec<String>> {
-        self.node_paths_as(Owner::current_thread())
+        self.node_paths_of(Owner::current_thread())
     }
 
     /// Returns the paths of the nodes of `owner`. See [`node_paths`](Self::node_paths).
-    pub fn node_paths_as(&self, owner: Owner) -> Result<Vec<String>> {
+    pub fn node_paths_of(&self, owner: Owner) -> Result<Vec<String>> {
         self.check_open()?;
         let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter());
         let parts = client_locks.map(|client_lock| client_lock.hold_and_nodes(owner)).collect::<Result<Vec<_>>>()?;
         let (views, nodes): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-        self.require_live(weakest(views), || self.error(Status::NotOwner))?;
+        self.require_live(weakest(views))?;
         Ok(nodes.concat())
     }
 
@@ -465,13 +424,7 @@ impl Lock {
     /// CLOSED if the lock or the client is closed. Fails with DEADLOCK in a handler, unless `timeout` is zero. Other
     /// errors: FORKED.
     pub fn wait_lost(&self, timeout: Option<Duration>) -> Result<bool> {
-        self.wait_lost_as(Owner::current_thread(), timeout)
-    }
-
-    /// Waits until the hold of `owner` is no longer safe. See [`wait_lost`](Self::wait_lost). Any thread may wait for
-    /// the loss.
-    pub fn wait_lost_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<bool> {
-        wait_lost::wait_until_lost(timeout, || self.start_wait_lost(owner))
+        wait_lost::wait_until_lost(timeout, || self.start_wait_lost(Owner::current_thread()))
     }
 
     /// Returns a [`WaitLost`], which reports when the hold of `owner` is no longer safe. This method is for callers
@@ -483,7 +436,7 @@ impl Lock {
         WaitLost::start(
             self.client_locks.iter().map(ClientLock::shell_and_id),
             owner,
-            move || lock.view_of(owner),
+            move || lock.view(owner),
             &self.path,
         )
     }
@@ -688,29 +641,11 @@ impl Lock {
         }))
     }
 
-    fn live_view(&self, owner: Owner) -> Result<HoldView> {
-        self.require_live(self.view_of(owner)?, || self.error(Status::NotOwner))
-    }
-
-    fn live_view_in_process(&self) -> Result<HoldView> {
-        let nobody = || {
-            let message = format!("{}: no owner in this process holds this lock through this handle", self.path);
-            Error::new(Status::NotOwner, message)
-        };
-        self.require_live(self.view_in_process()?, nobody)
-    }
-
-    fn require_live(&self, view: Option<HoldView>, missing: impl FnOnce() -> Error) -> Result<HoldView> {
-        match view.ok_or_else(missing)? {
+    fn require_live(&self, view: Option<HoldView>) -> Result<HoldView> {
+        match view.ok_or_else(|| self.error(Status::NotOwner))? {
             HoldView { state: LockState::Lost, .. } => Err(self.error(Status::Lost)),
             view => Ok(view),
         }
-    }
-
-    fn view_of(&self, owner: Owner) -> Result<Option<HoldView>> {
-        self.weakest_view(|client_lock| {
-            client_lock.read_engine(|engine, now| engine.hold_of(now, client_lock.id, owner))
-        })
     }
 
     fn view_in_process(&self) -> Result<Option<HoldView>> {

@@ -147,12 +147,14 @@ static void wait_until_queued(zkl_lock **locks, size_t lock_count, size_t count)
 static void held(size_t count) {
     zkl_lock **locks = allocated(count, sizeof *locks);
     zkl_op **ops = allocated(count, sizeof *ops);
+    zkl_hold **holds = allocated(count, sizeof *holds);
     zkl_client *client = connected();
     usage before = used();
     for (size_t i = 0; i < count; i++) locks[i] = mutex(client, "held", i);
     for (size_t i = 0; i < count; i++) must("start", zkl_acquire_start(locks[i], i + 1, -1, &ops[i]));
     for (size_t i = 0; i < count; i++) {
         must("acquire", zkl_op_wait(ops[i], -1));
+        must("take", zkl_op_hold(ops[i], &holds[i]));
         zkl_op_free(ops[i]);
     }
     print_step("acquire", before);
@@ -161,7 +163,7 @@ static void held(size_t count) {
     print_step("hold for two seconds", before);
     before = used();
     int threads = thread_count();
-    for (size_t i = 0; i < count; i++) must("release", zkl_release_nowait_as(locks[i], i + 1));
+    for (size_t i = 0; i < count; i++) must("release", zkl_hold_release_nowait(holds[i]));
     zkl_client_free(client);
     print_step("release", before);
     print_end(threads);
@@ -195,8 +197,10 @@ typedef struct {
 static void *take_turns(void *argument) {
     member *self = argument;
     for (size_t i = 0; i < self->count; i++) {
+        zkl_hold *hold;
         must("wait", zkl_op_wait(self->ops[i], -1));
-        must("release", zkl_release_nowait_as(self->lock, i + 1));
+        must("take", zkl_op_hold(self->ops[i], &hold));
+        must("release", zkl_hold_release_nowait(hold));
         zkl_op_free(self->ops[i]);
     }
     return NULL;

@@ -11,11 +11,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyWeakrefMethods, PyWeakrefReference};
-use zklock::{LockState, Owner};
+use zklock::{HoldView, LockState, Owner};
 
 use crate::greenlet;
 use crate::imports::imports;
-use crate::lock::Lock;
+use crate::lock::{Lock, state_of};
 use crate::python_call::{CallPython, write_unraisable};
 use crate::resource_warning::{is_released_with_object, warn};
 
@@ -99,12 +99,12 @@ impl HoldTracker {
         let entered = std::mem::take(&mut *self.lock_entered());
         for lock in entered.into_values().filter_map(|entry| entry.upgrade(py)) {
             let core: &zklock::Lock = &lock.get().core;
-            while matches!(core.state_as(self.owner), Ok(LockState::Lost)) {
+            while matches!(core.view(self.owner), Ok(Some(HoldView { state: LockState::Lost, .. }))) {
                 if py.detach(|| core.start_release(self.owner, false)).is_err() {
                     break;
                 }
             }
-            if is_released_with_object(&core.state_as(self.owner)) {
+            if is_released_with_object(&core.view(self.owner).map(state_of)) {
                 let lock = Lock::describe(&lock, self.owner)?;
                 let hint = "which no other thread or greenlet can release";
                 warn(py, || Ok(format!("{who} ended while it holds {lock}, {hint}")));

@@ -9,7 +9,6 @@
 mod methods;
 
 use std::sync::{self, PoisonError};
-use std::time::Duration;
 
 use pyo3::PyClass;
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
@@ -17,7 +16,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 use zklock::internal::refuse_in_callback;
-use zklock::{Error, Listen, LockState, Owner, Status};
+use zklock::{Error, HoldView, Listen, LockState, Owner, Status};
 
 use crate::callback::RevocationCallback;
 use crate::detached_drop::DetachedDrop;
@@ -248,7 +247,8 @@ impl Lock {
         let latest = self.latest_owner.lock().unwrap_or_else(PoisonError::into_inner);
         match &*latest {
             Some((owner, who))
-                if error.status() == Status::NotOwner && is_released_with_object(&self.core.state_as(*owner)) =>
+                if error.status() == Status::NotOwner
+                    && is_released_with_object(&self.core.view(*owner).map(state_of)) =>
             {
                 let hint = "only the holder can release what acquire() took; any thread can release a Hold of hold()";
                 Err(Error::new(Status::NotOwner, format!("{}; {who} holds it: {hint}", error.message())))
@@ -280,7 +280,7 @@ impl Lock {
         match &self.path {
             None => Err(Self::multi_lock_attribute_error("node_path", "node_paths")),
             Some(path) => {
-                let node = self.core.node_paths_as(owner).or_raise(py)?.into_iter().next();
+                let node = self.core.node_paths_of(owner).or_raise(py)?.into_iter().next();
                 node.ok_or_else(|| PyAttributeError::new_err(format!("{path}: its node is gone")))
             }
         }
@@ -330,16 +330,14 @@ impl Lock {
         let (py, lock) = (this.py(), this.get());
         let kind = type_name(this);
         let paths = lock.quoted(py)?;
-        let states = (lock.core.state_as(owner), lock.core.state_in_process());
+        let states = (lock.core.view(owner), lock.core.state_in_process());
         let state = match states {
             (Err(error), _) | (_, Err(error)) => status_word(error.status()).to_owned(),
-            (Ok(LockState::Free), Ok(LockState::Free)) => "FREE".to_owned(),
-            (Ok(LockState::Free), Ok(other)) => {
-                format!("{} by another owner", member_name(&lock_state(py, other)?)?)
-            }
-            (Ok(own), _) => {
-                let token = lock.core.fencing_token_as(owner).map(|token| format!(" token={token}"));
-                format!("{}{}", member_name(&lock_state(py, own)?)?, token.unwrap_or_default())
+            (Ok(None), Ok(LockState::Free)) => "FREE".to_owned(),
+            (Ok(None), Ok(other)) => format!("{} by another owner", member_name(&lock_state(py, other)?)?),
+            (Ok(Some(own)), _) => {
+                let token = if own.state == LockState::Lost { String::new() } else { format!(" token={}", own.token) };
+                format!("{}{token}", member_name(&lock_state(py, own.state)?)?)
             }
         };
         Ok(format!("<zklock.{kind} {paths} {state}>"))
@@ -370,12 +368,14 @@ impl Drop for Lock {
 /// The advice given in the warning that the library has released a lock.
 const KEEP: &str = "keep the object and call release(), or use a with block";
 
+/// The state of the hold of an owner.
+pub(crate) fn state_of(view: Option<HoldView>) -> LockState {
+    view.map_or(LockState::Free, |view| view.state)
+}
+
 /// The number of seconds for which a hold is safe. The number is zero if there is no hold, or if the hold was lost.
-pub(crate) fn seconds_left(py: Python<'_>, remaining: zklock::Result<Duration>) -> PyResult<f64> {
-    match remaining {
-        Err(error) if matches!(error.status(), Status::NotOwner | Status::Lost) => Ok(0.0),
-        remaining => Ok(remaining.or_raise(py)?.as_secs_f64()),
-    }
+pub(crate) fn seconds_left(view: Option<HoldView>) -> f64 {
+    view.map_or(0.0, |view| view.remaining.as_secs_f64())
 }
 
 #[pymethods]

@@ -13,7 +13,6 @@ use crate::display::{member_name, quoted};
 use crate::errors::{EndedItem, OrRaise, end_block, ignore_forked, status_word};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener, Listeners};
 use crate::greenlet::WaitTarget;
-use crate::lock::seconds_left;
 use crate::log;
 use crate::participant::{self, Participant};
 use crate::resource_warning::{is_released_with_object, warn};
@@ -260,7 +259,7 @@ impl Leases {
     /// ``remaining`` is zero. Does not block.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
-        seconds_left(py, self.core.remaining())
+        Ok(self.core.remaining().or_raise(py)?.as_secs_f64())
     }
 
     /// The fencing token of the leases: an int that grows each time a client acquires leases of the semaphore. A store that compares

@@ -3,10 +3,10 @@
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use zklock::Owner;
+use zklock::{HoldView, Owner};
 
 use crate::errors::OrRaise;
-use crate::lock::{Lock, seconds_left};
+use crate::lock::{Lock, seconds_left, state_of};
 use crate::states::lock_state;
 
 /// A lock from the point of view of one task. The properties describe the hold of this task. ``owner`` is the number of
@@ -20,6 +20,10 @@ pub(crate) struct TaskLock {
 impl TaskLock {
     pub(crate) fn core(&self) -> &zklock::Lock {
         &self.lock.get().core
+    }
+
+    fn view(&self, py: Python<'_>) -> PyResult<Option<HoldView>> {
+        self.core().view(self.owner).or_raise(py)
     }
 }
 
@@ -40,31 +44,31 @@ impl TaskLock {
     /// Whether the task holds the lock and the hold is safe at this moment.
     #[getter]
     fn is_held(&self, py: Python<'_>) -> PyResult<bool> {
-        self.core().is_held_as(self.owner).or_raise(py)
+        Ok(self.view(py)?.is_some_and(HoldView::is_safe))
     }
 
     /// The hold state of the task, a LockState.
     #[getter]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        lock_state(py, self.core().state_as(self.owner).or_raise(py)?)
+        lock_state(py, state_of(self.view(py)?))
     }
 
     /// The number of seconds for which the hold stays safe.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
-        seconds_left(py, self.core().remaining_as(self.owner))
+        Ok(seconds_left(self.view(py)?))
     }
 
     /// The fencing token of the hold.
     #[getter]
     fn fencing_token(&self, py: Python<'_>) -> PyResult<i64> {
-        self.core().fencing_token_as(self.owner).or_raise(py)
+        Ok(self.core().live_view(self.owner).or_raise(py)?.token)
     }
 
     /// The fencing pass of the hold.
     #[getter]
     fn fencing_pass(&self, py: Python<'_>) -> PyResult<u32> {
-        self.core().fencing_pass_as(self.owner).or_raise(py)
+        Ok(self.core().live_view(self.owner).or_raise(py)?.fencing_pass)
     }
 
     /// The path of the node.
@@ -76,7 +80,7 @@ impl TaskLock {
     /// The paths of the nodes.
     #[getter]
     fn node_paths(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.core().node_paths_as(self.owner).or_raise(py)
+        self.core().node_paths_of(self.owner).or_raise(py)
     }
 
     /// Raise NotOwner if the task has no hold, and LockLost if the hold was lost.

@@ -513,9 +513,6 @@ class Lock:
         has no hold, or the hold is not safe, ``remaining`` is zero. Does not block.
         """
     @property
-    def remaining_in_process(self) -> float:
-        """Like ``remaining``, but for a hold that any thread acquired through this lock object. Does not block."""
-    @property
     def fencing_token(self) -> int:
         """The fencing token of the calling thread's hold: an int that grows with every hold of the path. A store that
         compares tokens can refuse writers that have lost the lock. For a read lock that its owner acquired under the
@@ -523,14 +520,6 @@ class Lock:
 
         Does not block. Raises NotOwner if the thread has no hold, even if another thread holds the lock. Raises
         LockLost if the thread's hold was lost.
-        """
-    @property
-    def fencing_token_in_process(self) -> int:
-        """The fencing token of a hold through this lock object, no matter which thread has the hold. This property is
-        for monitoring. A thread that writes to a store must use its own token, ``fencing_token``.
-
-        Does not block. Raises NotOwner if no thread has a hold through this lock object, and LockLost if all holds
-        through this lock object were lost.
         """
     @property
     def fencing_pass(self) -> int:

@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use zklock::{Client, Config, Lock, Result, Status};
+use zklock::{Client, Config, Hold, HoldView, Lock, LockState, Owner, Result, Status};
 use zklock_test_support::{RawClient, ZooKeeper, flags, wait_until};
 pub(crate) use zklock_test_support::{
     TEST_TIMEOUT, assert_not_late, limits_are_exact, path, queue, slack, wait_for_queue,
@@ -82,4 +82,46 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = work();
     (result, start.elapsed())
+}
+
+/// Calls for an owner that is not the calling thread, for tests in which one thread acts for many owners.
+pub(crate) trait OwnerCalls {
+    fn acquire_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<()>;
+    fn release_as(&self, owner: Owner) -> Result<()>;
+    fn is_held_as(&self, owner: Owner) -> Result<bool>;
+    fn state_as(&self, owner: Owner) -> Result<LockState>;
+    fn fencing_token_as(&self, owner: Owner) -> Result<i64>;
+    fn fencing_pass_as(&self, owner: Owner) -> Result<u32>;
+    fn wait_lost_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<bool>;
+}
+
+impl OwnerCalls for Lock {
+    fn acquire_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<()> {
+        self.hold_as(owner, timeout).map(Hold::leave_to_owner).map(drop)
+    }
+
+    fn release_as(&self, owner: Owner) -> Result<()> {
+        self.start_release(owner, true)?.wait()
+    }
+
+    fn is_held_as(&self, owner: Owner) -> Result<bool> {
+        Ok(self.view(owner)?.is_some_and(HoldView::is_safe))
+    }
+
+    fn state_as(&self, owner: Owner) -> Result<LockState> {
+        Ok(self.view(owner)?.map_or(LockState::Free, |view| view.state))
+    }
+
+    fn fencing_token_as(&self, owner: Owner) -> Result<i64> {
+        Ok(self.live_view(owner)?.token)
+    }
+
+    fn fencing_pass_as(&self, owner: Owner) -> Result<u32> {
+        Ok(self.live_view(owner)?.fencing_pass)
+    }
+
+    fn wait_lost_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<bool> {
+        let wait = self.start_wait_lost(owner)?;
+        wait.wait_for(timeout.unwrap_or(Duration::MAX)).map_or(Ok(false), |ended| ended.map(|()| true))
+    }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use crate::common::{TEST_TIMEOUT, client, path, raw, status, wait_for_queue};
+use crate::common::{OwnerCalls as _, TEST_TIMEOUT, client, path, raw, status, wait_for_queue};
 use zklock::{Acquiring, Client, Config, Hold, Lock, Owner, Result, Status};
 use zklock_test_support::{Proxy, ZooKeeper, wait_until};
 

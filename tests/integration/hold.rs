@@ -7,7 +7,7 @@ use std::time::Duration;
 use zklock::{Call, Client, Config, Listen, Lock, LockState, Owner, Status};
 use zklock_test_support::{ZooKeeper, wait_until};
 
-use crate::common::{TEST_TIMEOUT, client, path, status};
+use crate::common::{OwnerCalls as _, TEST_TIMEOUT, client, path, status};
 
 const TRY_ONCE: Option<Duration> = Some(Duration::ZERO);
 

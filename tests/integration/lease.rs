@@ -3,7 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{TEST_TIMEOUT, assert_not_late, client, client_with, path, queue, raw, status, timed};
+use crate::common::{
+    OwnerCalls as _, TEST_TIMEOUT, assert_not_late, client, client_with, path, queue, raw, status, timed,
+};
 use zklock::{LockState, Owner, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, flags, is_connect_request, wait_until};
 

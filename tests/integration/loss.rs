@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{TEST_TIMEOUT, assert_not_late, client, client_with, path, queue, raw, status};
+use crate::common::{OwnerCalls as _, TEST_TIMEOUT, assert_not_late, client, client_with, path, queue, raw, status};
 use zklock::{Client, ClientState, Config, Event, Listen, LockState, Owner, Status};
 use zklock_test_support::{Proxy, ZooKeeper, wait_until};
 
@@ -616,7 +616,7 @@ fn a_multi_lock_of_two_clients_is_lost_with_one_of_its_locks() {
         let locks = clients.each_ref().map(|client| client.mutex(&path("part")).unwrap());
         let multi = zklock::Lock::multi(&[&locks[0], &locks[1]]).unwrap();
         let hold = multi.hold(None).unwrap();
-        let node = locks[broken].node_paths_as(hold.owner()).unwrap().remove(0);
+        let node = locks[broken].node_paths_of(hold.owner()).unwrap().remove(0);
         thread::scope(|scope| {
             let waiter = scope.spawn(|| hold.wait_lost(None));
             assert!(!hold.wait_lost(Some(20 * MS)).unwrap());
@@ -633,16 +633,19 @@ fn wait_lost_in_a_callback_polls_but_returns_deadlock_if_it_would_wait() {
     let client = client(&server.address());
     let lock = client.mutex(&path("in-handler")).unwrap();
     let (sender, answers) = mpsc::channel();
-    let asked = lock.clone();
+    let (give, asked) = mpsc::channel::<zklock::Hold>();
+    let asked = Mutex::new(asked);
     let listener = lock.listen(Listen::All, move |_| {
-        let ask = |limit| asked.wait_lost_as(Owner::task(1), limit).map_err(|error| error.status());
+        let Ok(hold) = asked.lock().unwrap().recv() else { return };
+        let ask = |limit| hold.wait_lost(limit).map_err(|error| error.status());
         let _ = sender.send([ask(Some(Duration::ZERO)), ask(None), ask(Some(SECOND))]);
     });
-    lock.acquire_as(Owner::task(1), None).unwrap();
+    let hold = lock.hold(None).unwrap();
+    give.send(hold.clone()).unwrap();
     let answers = answers.recv_timeout(TEST_TIMEOUT).unwrap();
     assert_eq!(answers, [Ok(false), Err(Status::Deadlock), Err(Status::Deadlock)]);
-    drop(listener);
-    lock.release_as(Owner::task(1)).unwrap();
+    drop((give, listener));
+    hold.release().unwrap();
 }
 
 /// A hook that does not return blocks the thread that reads for all clients. The waiting thread can use only its own

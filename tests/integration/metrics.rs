@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{TEST_TIMEOUT, client, client_with, path, raw, status, wait_for_waiters};
+use crate::common::{OwnerCalls as _, TEST_TIMEOUT, client, client_with, path, raw, status, wait_for_waiters};
 use zklock::{Client, ClientState, Histogram, Labels, LockState, Metrics, Owner, Status};
 use zklock_test_support::{Proxy, ZooKeeper, wait_until};
 

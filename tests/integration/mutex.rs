@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{
-    TEST_TIMEOUT, assert_times_out, client, client_with, path, queue, raw, server_without_sweeps, status, timed,
-    wait_for_queue, wait_for_waiters,
+    OwnerCalls as _, TEST_TIMEOUT, assert_times_out, client, client_with, path, queue, raw, server_without_sweeps,
+    status, timed, wait_for_queue, wait_for_waiters,
 };
 use zklock::internal::semaphore_counted_nowait;
 use zklock::{Client, Config, Lock, LockState, Owner, Result, Status};
@@ -91,7 +91,6 @@ fn queries_without_a_hold_return_not_owner() {
     let client = client(&server.address());
     let lock = client.mutex(&path("holder-only")).unwrap();
     lock.acquire(None).unwrap();
-    let token = lock.fencing_token().unwrap();
     let (task, unique) = (Owner::task(0), Owner::unique());
     thread::scope(|scope| {
         let watcher = scope.spawn(|| {
@@ -99,8 +98,8 @@ fn queries_without_a_hold_return_not_owner() {
             for owner in [Owner::current_thread(), task, unique] {
                 assert_eq!(status(lock.fencing_token_as(owner)), Status::NotOwner);
                 assert_eq!(status(lock.fencing_pass_as(owner)), Status::NotOwner);
-                assert_eq!(status(lock.remaining_as(owner)), Status::NotOwner);
-                assert_eq!(status(lock.node_paths_as(owner)), Status::NotOwner);
+                assert_eq!(status(lock.node_paths_of(owner)), Status::NotOwner);
+                assert_eq!(lock.view(owner).unwrap(), None);
                 assert_eq!(lock.state_as(owner).unwrap(), LockState::Free);
                 assert!(!lock.is_held_as(owner).unwrap());
             }
@@ -109,18 +108,12 @@ fn queries_without_a_hold_return_not_owner() {
             assert_eq!(status(lock.remaining()), Status::NotOwner);
             assert_eq!(lock.state().unwrap(), LockState::Free);
             // The queries whose names end with `in_process` answer for the whole process.
-            assert_eq!(lock.fencing_token_in_process().unwrap(), token);
-            assert!(lock.remaining_in_process().unwrap() > Duration::ZERO);
             assert_eq!(lock.state_in_process().unwrap(), LockState::Held);
             assert!(lock.is_held_in_process().unwrap());
         });
         watcher.join().unwrap();
     });
     lock.release().unwrap();
-    let nobody = lock.fencing_token_in_process().unwrap_err();
-    assert_eq!(nobody.status(), Status::NotOwner);
-    assert!(nobody.message().contains("no owner in this process holds"), "{nobody}");
-    assert_eq!(status(lock.remaining_in_process()), Status::NotOwner);
     assert_eq!(lock.state_in_process().unwrap(), LockState::Free);
 }
 

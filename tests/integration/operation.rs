@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{TEST_TIMEOUT, assert_ends_at_limit, client, path, queue, raw, status, wait_for_queue};
+use crate::common::{
+    OwnerCalls as _, TEST_TIMEOUT, assert_ends_at_limit, client, path, queue, raw, status, wait_for_queue,
+};
 use zklock::{Acquiring, Client, Config, Hold, Lock, LockState, Owner, Status};
 use zklock_test_support::{ZooKeeper, wait_until};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use zklock::{Client, Status};
 use zklock_test_support::{RawClient, flags, permissions, wait_until};
 
-use crate::common::TEST_TIMEOUT;
+use crate::common::{OwnerCalls as _, TEST_TIMEOUT};
 use crate::fixture::CheckContext;
 use crate::queued_acquire::{LockKind, ME, lock};
 use crate::queues::{LONG_WAIT, TRY_ONCE, assert_other_is_refused, refusal};

@@ -7,7 +7,7 @@ use zklock::{Acquiring, Client, Config, Lock, Status};
 use zklock_test_support::{PendingAnswer, RawClient, flags, wait_until};
 
 use crate::acl;
-use crate::common::TEST_TIMEOUT;
+use crate::common::{OwnerCalls as _, TEST_TIMEOUT};
 use crate::fixture::CheckContext;
 use crate::queued_acquire::{Library, LockKind, ME, QueuedAcquire, lock};
 use crate::queues::{self, LONG_WAIT, SHORT_WAIT, TRY_ONCE, assert_other_is_refused, at_once, refusal};

@@ -4,7 +4,7 @@ use zklock::Status;
 use zklock_test_support::{CuratorPeer, CuratorVersion, wait_until};
 
 use crate::acl;
-use crate::common::TEST_TIMEOUT;
+use crate::common::{OwnerCalls as _, TEST_TIMEOUT};
 use crate::fixture::CheckContext;
 use crate::queued_acquire::{LockKind, ME, lock};
 use crate::queues::{self, LONG_WAIT, TRY_ONCE, assert_other_is_refused, at_once, refusal};

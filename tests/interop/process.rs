@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use zklock::{Client, Config, Hold, Lock, Owner};
 
+use crate::common::OwnerCalls as _;
+
 /// The argument that makes the test binary run as such a process.
 pub(crate) const FLAG: &str = "--zklock-process";
 

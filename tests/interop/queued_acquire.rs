@@ -5,7 +5,7 @@ use std::time::Duration;
 use zklock::{Acquiring, Client, Lock, Owner};
 use zklock_test_support::{PendingAnswer, wait_until};
 
-use crate::common::TEST_TIMEOUT;
+use crate::common::{OwnerCalls as _, TEST_TIMEOUT};
 use crate::fixture::{CheckContext, OtherLibrary};
 
 /// A kind of lock that both sides have.

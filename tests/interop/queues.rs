@@ -9,7 +9,7 @@ use std::time::Duration;
 use zklock::{Lock, Status};
 use zklock_test_support::{PeerProcess, wait_until};
 
-use crate::common::{TEST_TIMEOUT, status};
+use crate::common::{OwnerCalls as _, TEST_TIMEOUT, status};
 use crate::fixture::CheckContext;
 use crate::queued_acquire::{Library, LockKind, ME, QueuedAcquire, lock};
 use crate::table::CheckResult;

@@ -209,7 +209,6 @@ def test_tokens_grow(client: zklock.Client, other_client: zklock.Client, path: s
     for lock in [client.mutex(path), other_client.mutex(path), client.mutex(path)]:
         with lock:
             tokens.append(lock.fencing_token)
-            assert Waiter(lambda lock=lock: lock.fencing_token_in_process).result() == tokens[-1]
         inspector.kazoo.delete(path)  # sequence numbers start again
     assert tokens == sorted(set(tokens))
 

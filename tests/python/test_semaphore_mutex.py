@@ -48,7 +48,7 @@ def test_any_thread_releases(client: zklock.Client, path: str, inspector: Inspec
     assert Waiter(lock.acquire).result() is True
     assert lock.is_held_in_process
     assert not lock.is_held
-    token = lock.fencing_token_in_process
+    token = lock.participants()[0].czxid
     lock.release()
     with pytest.raises(zklock.NotOwner):
         lock.release()

@@ -116,9 +116,9 @@ def watch(client: zklock.Client, lock: zklock.Lock, leases: zklock.Leases) -> No
     for listener in listeners:
         listener.stop()
     is_lost: bool = hold.wait_lost(timeout=1.0) or lock.wait_lost() or leases.wait_lost(0)
-    token: int = lock.fencing_token_in_process
+    token: int = lock.fencing_token
     state: zklock.LockState = lock.state_in_process
-    print(is_lost, token, state.value, lock.remaining_in_process, hold.lock, hold.path, hold.fencing_pass, hold.is_held)
+    print(is_lost, token, state.value, lock.remaining, hold.lock, hold.path, hold.fencing_pass, hold.is_held)
     nightly(lock)
     nightly(client.multi(["/a", lock, client.rwlock("/b").read]))
     if isinstance(lock, zklock.LockLike):

@@ -24,12 +24,13 @@
 
 enum { MOST_LOCKS = 16 };
 
-/* A task waits for its lock with op. Then it works until its timer expires or the lock is lost. Its number is the owner number. */
+/* A task waits for its lock with op. Then it works with its hold until its timer expires or the lock is lost. */
 struct task {
     enum { WAITS, WORKS, IS_DONE } stage;
-    uint64_t owner;
+    uint64_t number;
     zkl_lock *lock;
     zkl_op *op;
+    zkl_hold *hold;
     int timer;
     int64_t token;
 };
@@ -60,7 +61,7 @@ static void say(const struct task *task, const char *what)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    printf("%s-%" PRIu64 " %s TOKEN %" PRId64 " %" PRId64 "\n", name, task->owner, what, task->token,
+    printf("%s-%" PRIu64 " %s TOKEN %" PRId64 " %" PRId64 "\n", name, task->number, what, task->token,
            (int64_t)now.tv_sec * 1000000000 + now.tv_nsec);
     fflush(stdout);
 }
@@ -71,11 +72,11 @@ static void watch(int fd, void *what)
     check_system("epoll_ctl", epoll_ctl(loop, EPOLL_CTL_ADD, fd, &event));
 }
 
-static void begin(struct task *task, uint64_t owner, int64_t limit)
+static void begin(struct task *task, uint64_t number, int64_t limit)
 {
-    task->owner = owner;
-    task->lock = locks[owner % (uint64_t)lock_count];
-    check("zkl_acquire_start", zkl_acquire_start(task->lock, owner, limit, &task->op));
+    task->number = number;
+    task->lock = locks[number % (uint64_t)lock_count];
+    check("zkl_acquire_start", zkl_acquire_start(task->lock, ZKL_OWNER_NEW, limit, &task->op));
     int fd = zkl_op_fd(task->op);
     check("zkl_op_fd", fd);
     watch(fd, task);
@@ -92,9 +93,9 @@ static void end(struct task *task, const char *how)
 static void stop(struct task *task)
 {
     close(task->timer);
-    end(task, zkl_is_held_as(task->lock, task->owner) == 1 ? "released" : "lost");
-    zkl_status status = zkl_release_nowait_as(task->lock, task->owner);
-    if (status != ZKL_E_LOST) check("zkl_release_nowait_as", status);
+    end(task, zkl_hold_is_held(task->hold) == 1 ? "released" : "lost");
+    zkl_status status = zkl_hold_release_nowait(task->hold);
+    if (status != ZKL_E_LOST) check("zkl_hold_release_nowait", status);
 }
 
 /* The work of the task takes a while. The loop continues meanwhile. */
@@ -105,12 +106,13 @@ static void work(struct task *task)
     check_system("timerfd_create", task->timer);
     check_system("timerfd_settime", timerfd_settime(task->timer, 0, &pause, NULL));
     watch(task->timer, task);
-    zkl_status status = zkl_fencing_token_as(task->lock, task->owner, &task->token);
-    if (status == ZKL_E_LOST) {
+    zkl_hold_info info = {.size = sizeof info};
+    check("zkl_hold_view", zkl_hold_view(task->hold, &info));
+    task->token = info.token;
+    if (zkl_hold_is_held(task->hold) == 0) {
         stop(task);
         return;
     }
-    check("zkl_fencing_token_as", status);
     say(task, "acquired");
     task->stage = WORKS;
 }
@@ -121,6 +123,7 @@ static void acquired(struct task *task)
     zkl_status status = zkl_op_result(task->op);
     if (status != ZKL_E_TIMEOUT) check("zkl_op_result", status);
     check_system("epoll_ctl", epoll_ctl(loop, EPOLL_CTL_DEL, zkl_op_fd(task->op), NULL));
+    if (status == ZKL_OK) check("zkl_op_hold", zkl_op_hold(task->op, &task->hold));
     zkl_op_free(task->op);
     if (status == ZKL_OK) {
         work(task);

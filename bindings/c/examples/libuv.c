@@ -15,10 +15,11 @@
 #include <uv.h>
 #include <zklock.h>
 
-/* A task waits for the lock with op, and then works until its timer expires. Its number is the owner number. */
+/* A task waits for the lock with op, and then works with its hold until its timer expires. */
 struct task {
-    uint64_t owner;
+    uint64_t number;
     zkl_op *op;
+    zkl_hold *hold;
     uv_poll_t acquired;
     uv_timer_t timer;
     int64_t token;
@@ -45,7 +46,7 @@ static void check_uv(const char *call, int result)
 
 static void say(const struct task *task, const char *what)
 {
-    printf("%s-%" PRIu64 " %s TOKEN %" PRId64 " %" PRIu64 "\n", name, task->owner, what, task->token, uv_hrtime());
+    printf("%s-%" PRIu64 " %s TOKEN %" PRId64 " %" PRIu64 "\n", name, task->number, what, task->token, uv_hrtime());
     fflush(stdout);
 }
 
@@ -54,7 +55,7 @@ static void finish(uv_timer_t *timer)
     struct task *task = timer->data;
     uv_close((uv_handle_t *)timer, NULL);
     say(task, "released");
-    check("zkl_release_nowait_as", zkl_release_nowait_as(lock, task->owner));
+    check("zkl_hold_release_nowait", zkl_hold_release_nowait(task->hold));
 }
 
 /* The loop no longer uses the descriptor, so zkl_op_free may close it. */
@@ -70,18 +71,20 @@ static void work(uv_poll_t *acquired, int status, int events)
     (void)events;
     struct task *task = acquired->data;
     check_uv("uv_poll", status);
-    check("zkl_op_result", zkl_op_result(task->op));
+    check("zkl_op_hold", zkl_op_hold(task->op, &task->hold));
     uv_close((uv_handle_t *)acquired, forget);
-    check("zkl_fencing_token_as", zkl_fencing_token_as(lock, task->owner, &task->token));
+    zkl_hold_info info = {.size = sizeof info};
+    check("zkl_hold_view", zkl_hold_view(task->hold, &info));
+    task->token = info.token;
     say(task, "acquired");
     check_uv("uv_timer_start", uv_timer_start(&task->timer, finish, 50, 0));
 }
 
-static void begin(uv_loop_t *loop, struct task *task, uint64_t owner)
+static void begin(uv_loop_t *loop, struct task *task, uint64_t number)
 {
-    task->owner = owner;
+    task->number = number;
     task->acquired.data = task->timer.data = task;
-    check("zkl_acquire_start", zkl_acquire_start(lock, owner, 30000, &task->op));
+    check("zkl_acquire_start", zkl_acquire_start(lock, ZKL_OWNER_NEW, 30000, &task->op));
     int fd = zkl_op_fd(task->op);
     check("zkl_op_fd", fd);
     check_uv("uv_timer_init", uv_timer_init(loop, &task->timer));

@@ -37,26 +37,6 @@ pub unsafe extern "C" fn zkl_fencing_token(lock: *const zkl_lock, token_out: *mu
     })
 }
 
-/// Gets the fencing token of a hold that was acquired through this handle. The hold can belong to any owner in this process.
-/// This function is for monitoring. A store needs the token of the owner that writes to it. To get the token of an owner, call
-/// zkl_fencing_token or zkl_fencing_token_as.
-///
-/// Returns: ZKL_OK, with the token in `*token_out`. On failure:
-/// - ZKL_E_NOT_OWNER if no owner in this process holds the lock through this handle.
-/// - ZKL_E_LOST if all holds through this handle were lost.
-/// - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
-///
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zkl_fencing_token_in_process(lock: *const zkl_lock, token_out: *mut i64) -> zkl_status {
-    status(|| {
-        // SAFETY: the caller keeps the pointer valid during the call.
-        let out = unsafe { Output::new("token_out", token_out)? };
-        out.set(handle::get(lock)?.fencing_token_in_process()?);
-        Ok(())
-    })
-}
-
 /// Gets the fencing pass of the calling thread's hold. Several holds can have the same token because of local hand-overs
 /// (zkl_mutex_set_local_handover). The fencing pass is the number of local hand-overs that occurred under this token before the
 /// hold began. If the hold was acquired through the queue, the fencing pass is 0. For a multi-lock, the token and the fencing

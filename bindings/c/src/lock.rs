@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use zklock::{Error, Lock, LockState, MAX_DATA, Owner, Result, Status};
+use zklock::{Error, Lock, LockState, MAX_DATA, Result, Status};
 use zklock_abi::arg::{self, Buffer, Output};
 use zklock_abi::boundary::{ffi_call, free, predicate, status};
 use zklock_abi::handle;
@@ -271,7 +271,7 @@ pub extern "C" fn zkl_lock_free(lock: *mut zkl_lock) {
 ///
 /// The call waits without a time limit, and continues to wait if the connection or the session is lost. To wait with a time
 /// limit, use zkl_acquire_timeout. Green threads of one thread (goroutines, greenlets, fibers) share that thread's holds and
-/// do not exclude each other. Green threads must use zkl_acquire_as.
+/// do not exclude each other. Give each green thread its own hold (zkl_hold_acquire).
 ///
 /// Returns: ZKL_OK if the calling thread holds the lock now. A call that fails has acquired nothing. On failure:
 /// - ZKL_E_CANCELED if zkl_cancel ended the wait.
@@ -432,30 +432,14 @@ pub unsafe extern "C" fn zkl_remaining_ms(lock: *const zkl_lock, remaining_ms_ou
     })
 }
 
-/// Gets the time for which a hold that was acquired through this handle remains safe even if no server answers. The hold can
-/// belong to any owner in this process. This function is for monitoring.
-///
-/// Returns: the same statuses as zkl_fencing_token_in_process. On success, `*remaining_ms_out` contains the time.
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zkl_remaining_ms_in_process(lock: *const zkl_lock, remaining_ms_out: *mut i64) -> zkl_status {
-    status(|| {
-        // SAFETY: the caller keeps the pointer valid during the call.
-        let out = unsafe { Output::new("remaining_ms_out", remaining_ms_out)? };
-        let remaining = handle::get(lock)?.remaining_in_process()?;
-        out.set(i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX));
-        Ok(())
-    })
-}
-
 /// Waits until the calling thread's hold is no longer safe. The wait ends even if the hold can become safe again. A hold that
 /// is not safe has the state ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST. The parameter `timeout_ms` is the time limit in milliseconds.
 /// With -1, the call waits without a limit. With 0, the call checks the hold once. The waiting thread checks the session lease
 /// itself. The call therefore detects the end of the session lease even if the process was stopped during the wait. Calling
 /// zkl_cancel does not end this wait.
 ///
-/// To watch the hold of another thread, register a listener for losses (zkl_lock_listen). If the lock was acquired for an owner
-/// number, any thread can wait with zkl_wait_lost_as.
+/// To watch the hold of another thread, register a listener for losses (zkl_lock_listen). Any thread can wait for the loss of a
+/// zkl_hold (zkl_hold_wait_lost).
 ///
 /// Returns: never ZKL_OK. The status reports how the wait ended:
 /// - ZKL_E_LOST if the hold is no longer safe. To find out whether the hold is lost or uncertain, call zkl_lock_state.
@@ -469,15 +453,10 @@ pub unsafe extern "C" fn zkl_remaining_ms_in_process(lock: *const zkl_lock, rema
 /// Blocks until the wait ends, for at most the timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_wait_lost(lock: *mut zkl_lock, timeout_ms: i64) -> zkl_status {
-    wait_lost(lock, Owner::current_thread(), timeout_ms)
-}
-
-/// Waits until the hold of `owner` is lost or unsafe. This function never returns OK.
-pub(crate) fn wait_lost(lock: *mut zkl_lock, owner: Owner, timeout_ms: i64) -> zkl_status {
     status(|| {
         let timeout = arg::timeout(timeout_ms)?;
         let lock = handle::get(lock)?;
-        let is_lost = lock.wait_lost_as(owner, timeout)?;
+        let is_lost = lock.wait_lost(timeout)?;
         Err(wait_lost_error(&format!("{}: the hold is", lock.path()), is_lost, timeout_ms))
     })
 }
@@ -532,17 +511,11 @@ pub unsafe extern "C" fn zkl_lock_node_path(
     status(|| {
         // SAFETY: the caller keeps both pointers valid during the call.
         let buffer = unsafe { Buffer::new(buf, size, needed_out)? };
-        buffer.set(&node_path(&*handle::get(lock)?, Owner::current_thread())?)
+        let lock = handle::get(lock)?;
+        if !lock.members().is_empty() {
+            let message = "a multi-lock has a node for each member lock; call the function for a member lock";
+            return Err(Error::new(Status::Invalid, message));
+        }
+        buffer.set(&lock.node_paths()?.into_iter().next().ok_or(Status::NotOwner)?)
     })
-}
-
-/// Returns the path of the node by which `owner` holds a lock. The function fails for a multi-lock.
-pub(crate) fn node_path(lock: &Lock, owner: Owner) -> Result<String> {
-    if !lock.members().is_empty() {
-        return Err(Error::new(
-            Status::Invalid,
-            "a multi-lock has a node for each member lock; call the function for a member lock",
-        ));
-    }
-    Ok(lock.node_paths_as(owner)?.into_iter().next().ok_or(Status::NotOwner)?)
 }

@@ -1,6 +1,5 @@
 //! Operations, which are acquires and requests that do not block a thread. Each operation can have a descriptor. This module
-//! starts only acquires: `start.rs` starts requests. This module also contains the functions for owner numbers. This module
-//! must not set callbacks.
+//! starts only acquires: `start.rs` starts requests. This module must not set callbacks.
 
 use std::ffi::{CString, c_char, c_int};
 use std::os::fd::AsRawFd;
@@ -10,13 +9,12 @@ use std::time::Duration;
 
 use zklock::internal::{OnceWakeSocket, PerProcess, refuse_in_callback};
 use zklock::{Acquiring, Error, Hold, Result, Status};
-use zklock_abi::arg::{self, Buffer, Output};
-use zklock_abi::boundary::{ffi_call, free, predicate, status};
+use zklock_abi::arg::{self, Output};
+use zklock_abi::boundary::{ffi_call, free, status};
 use zklock_abi::handle::{self, Handle, HandleKind, Table};
 
 use crate::client::zkl_client;
-use crate::hold::{ZKL_OWNER_NEW, owner_of, zkl_hold};
-use crate::lock::{node_path, wait_lost};
+use crate::hold::{ZKL_OWNER_THREAD, owner_of, zkl_hold};
 use crate::lock_object::zkl_lock;
 use crate::participant::zkl_participant;
 use crate::request::{Request, RequestAnswer};
@@ -51,20 +49,20 @@ pub(crate) enum Work {
 /// An acquire of a lock or of leases.
 pub(crate) struct Acquire {
     acquiring: Acquiring,
-    /// True if the hold belongs to its owner after the program has seen the success of the operation. Otherwise, the hold
+    /// True if the calling thread has the hold after the program has seen the success of the operation. Otherwise, the hold
     /// belongs to the operation until the program takes the hold.
-    is_for_owner: bool,
+    is_for_thread: bool,
     /// True after the program has taken the hold.
     is_taken: AtomicBool,
 }
 
 impl Acquire {
-    fn work(acquiring: Acquiring, is_for_owner: bool) -> Work {
-        Work::Acquire(Self { acquiring, is_for_owner, is_taken: AtomicBool::new(false) })
+    fn work(acquiring: Acquiring, is_for_thread: bool) -> Work {
+        Work::Acquire(Self { acquiring, is_for_thread, is_taken: AtomicBool::new(false) })
     }
 
     fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
-        if self.is_for_owner { self.acquiring.wait_for_owner(slice) } else { self.acquiring.look_for(slice) }
+        if self.is_for_thread { self.acquiring.wait_for_owner(slice) } else { self.acquiring.look_for(slice) }
     }
 
     fn take_hold(&self) -> Result<Hold> {
@@ -88,7 +86,9 @@ impl Handle for zkl_op {
 
 /// Starts acquiring the lock for an owner, without waiting for the result. All other rules of zkl_acquire_timeout also apply to
 /// this function. The parameter `owner` has the same meaning as for zkl_hold_acquire. After the operation has ended with ZKL_OK,
-/// zkl_op_hold gets the hold. The caller must free the new operation, `*op_out`, with zkl_op_free.
+/// zkl_op_hold gets the hold. A hold of ZKL_OWNER_THREAD, the thread that starts the operation, needs no zkl_op_hold: after
+/// zkl_op_result has returned ZKL_OK, this thread can release the lock with zkl_release. The caller must free the new operation,
+/// `*op_out`, with zkl_op_free.
 ///
 /// Returns: ZKL_OK if the operation has started. Later, zkl_op_result reports how the acquire ends. On failure:
 /// - ZKL_E_INVALID in the same cases as zkl_acquire_timeout.
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn zkl_acquire_start(
         let out = unsafe { Output::new("op_out", op_out)? };
         let timeout = arg::timeout(timeout_ms)?;
         let acquiring = handle::get(lock)?.start_acquire(owner_of(owner), timeout)?;
-        out.set(insert(Acquire::work(acquiring, owner != ZKL_OWNER_NEW))?);
+        out.set(insert(Acquire::work(acquiring, owner == ZKL_OWNER_THREAD))?);
         Ok(())
     })
 }
@@ -378,11 +378,11 @@ pub unsafe extern "C" fn zkl_op_semaphore(op: *mut zkl_op, semaphore_out: *mut *
 /// client in the background. The library then calls no further callbacks of this client.
 ///
 /// A successful acquire operation owns its hold until the program takes the hold with zkl_op_hold. If the program frees the
-/// operation before, the library releases the hold without waiting for the server. There is one exception: if the owner is not
-/// ZKL_OWNER_NEW, and zkl_op_result or zkl_op_wait has already returned ZKL_OK for an acquire of a lock, the owner still holds the
-/// lock after this call, and the program must release the lock. If the program has already released the hold that the operation
-/// acquired, zkl_op_free does not release a later hold of the same owner. If the operation acquires a multi-lock in several steps,
-/// a query can still show holds of member locks for a short time after this call.
+/// operation before, the library releases the hold without waiting for the server. There is one exception: if the owner is
+/// ZKL_OWNER_THREAD, and zkl_op_result or zkl_op_wait has already returned ZKL_OK for an acquire of a lock, the thread still holds
+/// the lock after this call, and must release it. If the program has already released the hold that the operation acquired,
+/// zkl_op_free does not release a later hold of the same owner. If the operation acquires a multi-lock in several steps, a query
+/// can still show holds of member locks for a short time after this call.
 ///
 /// Returns nothing. If `op` is not a live handle, the call has no effect. The last error message does not change.
 /// Does not block. Any thread may call this function.
@@ -394,152 +394,6 @@ pub extern "C" fn zkl_op_free(op: *mut zkl_op) {
             Ok(())
         })
     });
-}
-
-/// Acquires the lock for an owner, and waits for the lock if necessary. All other rules of zkl_acquire_timeout also apply to
-/// this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner. Green threads (goroutines, greenlets, fibers)
-/// need this function if several green threads share one thread. Give each green thread its own owner number. The call blocks
-/// the whole thread with all its green threads.
-///
-/// Returns: the same statuses as zkl_acquire_timeout, and also ZKL_E_INVALID if `owner` is ZKL_OWNER_NEW.
-/// Blocks until the owner holds the lock or the timeout passes. A call with timeout 0 waits at most one second for the server.
-/// Any thread may call this function.
-#[unsafe(no_mangle)]
-#[must_use]
-pub extern "C" fn zkl_acquire_as(lock: *mut zkl_lock, owner: u64, timeout_ms: i64) -> zkl_status {
-    status(|| {
-        let timeout = arg::timeout(timeout_ms)?;
-        if owner == ZKL_OWNER_NEW {
-            let message = "owner is 0 (ZKL_OWNER_NEW), for which no call could release the lock; use zkl_hold_acquire";
-            return Err(Error::new(Status::Invalid, message));
-        }
-        handle::get(lock)?.acquire_as(owner_of(owner), timeout)
-    })
-}
-
-/// Releases the lock once on behalf of an owner. The rules of zkl_release also apply to this function. To act for the calling
-/// thread, pass ZKL_OWNER_THREAD as owner.
-///
-/// Returns: the same statuses as zkl_release.
-/// Blocks for at most the session timeout. Any thread may call this function, even if another thread acquired the lock.
-#[unsafe(no_mangle)]
-pub extern "C" fn zkl_release_as(lock: *mut zkl_lock, owner: u64) -> zkl_status {
-    status(|| handle::get(lock)?.release_as(owner_of(owner)))
-}
-
-/// Releases the lock once for an owner, without waiting for the server. The library deletes the node of the lock in the
-/// background.
-///
-/// Returns: the same statuses as zkl_release_nowait.
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub extern "C" fn zkl_release_nowait_as(lock: *mut zkl_lock, owner: u64) -> zkl_status {
-    status(|| handle::get(lock)?.start_release(owner_of(owner), false)?.wait())
-}
-
-/// Reports whether an owner holds the lock, and whether the hold is safe at this moment. The rules of zkl_is_held also apply to
-/// this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
-///
-/// Returns: 1 or 0, with the same meaning as the result of zkl_is_held. To get an error status instead of 0, call
-/// zkl_lock_state_as.
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub extern "C" fn zkl_is_held_as(lock: *const zkl_lock, owner: u64) -> i32 {
-    predicate(|| handle::get(lock)?.is_held_as(owner_of(owner)))
-}
-
-/// Reports the hold state of an owner. The rules of zkl_lock_state also apply to this function. To act for the calling thread,
-/// pass ZKL_OWNER_THREAD as owner.
-///
-/// Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns the same statuses as zkl_lock_state.
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub extern "C" fn zkl_lock_state_as(lock: *const zkl_lock, owner: u64) -> i32 {
-    ffi_call(|| Ok(handle::get(lock)?.state_as(owner_of(owner))? as i32))
-}
-
-/// Gets an owner's fencing token. The rules of zkl_fencing_token also apply to this function. To act for the calling thread,
-/// pass ZKL_OWNER_THREAD as owner.
-///
-/// Returns: the same statuses as zkl_fencing_token. The call fails with ZKL_E_NOT_OWNER if the given owner has no hold.
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zkl_fencing_token_as(lock: *const zkl_lock, owner: u64, token_out: *mut i64) -> zkl_status {
-    status(|| {
-        // SAFETY: the caller keeps the pointer valid during the call.
-        let out = unsafe { Output::new("token_out", token_out)? };
-        out.set(handle::get(lock)?.fencing_token_as(owner_of(owner))?);
-        Ok(())
-    })
-}
-
-/// Gets an owner's fencing pass. The rules of zkl_fencing_pass also apply to this function. To act for the calling thread,
-/// pass ZKL_OWNER_THREAD as owner.
-///
-/// Returns: the same statuses as zkl_fencing_token_as. On success, `*fencing_pass_out` contains the fencing pass.
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zkl_fencing_pass_as(
-    lock: *const zkl_lock,
-    owner: u64,
-    fencing_pass_out: *mut i64,
-) -> zkl_status {
-    status(|| {
-        // SAFETY: the caller keeps the pointer valid during the call.
-        let out = unsafe { Output::new("fencing_pass_out", fencing_pass_out)? };
-        out.set(i64::from(handle::get(lock)?.fencing_pass_as(owner_of(owner))?));
-        Ok(())
-    })
-}
-
-/// Gets the time, in milliseconds, for which an owner's hold remains safe even if no server answers. The rules of
-/// zkl_remaining_ms also apply to this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
-///
-/// Returns: the same statuses as zkl_fencing_token_as. On success, `*remaining_ms_out` contains the time.
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zkl_remaining_ms_as(
-    lock: *const zkl_lock,
-    owner: u64,
-    remaining_ms_out: *mut i64,
-) -> zkl_status {
-    status(|| {
-        // SAFETY: the caller keeps the pointer valid during the call.
-        let out = unsafe { Output::new("remaining_ms_out", remaining_ms_out)? };
-        let remaining = handle::get(lock)?.remaining_as(owner_of(owner))?;
-        out.set(i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX));
-        Ok(())
-    })
-}
-
-/// Waits until an owner's hold is no longer safe. The rules of zkl_wait_lost also apply to this function. To act for the
-/// calling thread, pass ZKL_OWNER_THREAD as owner. Any thread may wait for any owner.
-///
-/// Returns: the same statuses as zkl_wait_lost.
-/// Blocks until the wait ends, for at most the timeout. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub extern "C" fn zkl_wait_lost_as(lock: *mut zkl_lock, owner: u64, timeout_ms: i64) -> zkl_status {
-    wait_lost(lock, owner_of(owner), timeout_ms)
-}
-
-/// Gets the path of the node that represents an owner's hold. The rules of zkl_lock_node_path also apply to this function. To
-/// act for the calling thread, pass ZKL_OWNER_THREAD as owner.
-///
-/// Returns: the same statuses as zkl_lock_node_path.
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zkl_lock_node_path_as(
-    lock: *const zkl_lock,
-    owner: u64,
-    buf: *mut c_char,
-    size: usize,
-    needed_out: *mut usize,
-) -> zkl_status {
-    status(|| {
-        // SAFETY: the caller keeps both pointers valid during the call.
-        let buffer = unsafe { Buffer::new(buf, size, needed_out)? };
-        buffer.set(&node_path(&*handle::get(lock)?, owner_of(owner))?)
-    })
 }
 
 impl OpObject {
@@ -569,8 +423,8 @@ impl OpObject {
         })?
     }
 
-    /// Waits for at most `slice`, and returns the result of the operation if the operation has ended. A hold whose owner the
-    /// program knows now belongs to this owner.
+    /// Waits for at most `slice`, and returns the result of the operation if the operation has ended. A hold of the
+    /// calling thread now belongs to the thread.
     fn wait_and_keep(&self, slice: Duration) -> Option<Result<()>> {
         match &self.work {
             Work::Acquire(acquire) => acquire.wait_for(slice),

@@ -10,7 +10,7 @@ use zklock_abi::handle;
 
 use crate::client::zkl_client;
 use crate::config::{self, zkl_config};
-use crate::hold::{self, owner_of, zkl_hold};
+use crate::hold::{self, zkl_hold};
 use crate::lock_object::{LockHandles, zkl_lock};
 use crate::op::{self, Work, zkl_op};
 use crate::request::{Request, RequestAnswer};
@@ -81,23 +81,6 @@ pub unsafe extern "C" fn zkl_client_start(
 pub unsafe extern "C" fn zkl_client_close_start(client: *mut zkl_client, op_out: *mut *mut zkl_op) -> zkl_status {
     // SAFETY: the caller keeps the pointer valid during the call.
     unsafe { start(op_out, || Request::close(&handle::get(client)?.client)) }
-}
-
-/// Releases the lock once for an owner, and does not wait for the server. The release takes effect at once: the call
-/// decrements the hold count. The operation ends when the server has confirmed that the node is deleted. All other rules of
-/// zkl_release_as also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If the
-/// program frees the operation early, the library still releases the lock.
-///
-/// Returns: ZKL_OK if the release has started. Later, zkl_op_result returns the same statuses as zkl_release. On failure:
-/// ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-#[must_use]
-pub unsafe extern "C" fn zkl_release_start(lock: *mut zkl_lock, owner: u64, op_out: *mut *mut zkl_op) -> zkl_status {
-    // SAFETY: the caller keeps the pointer valid during the call.
-    unsafe {
-        start(op_out, || Request::call(handle::get(lock)?.start_release(owner_of(owner), true)?, RequestAnswer::done))
-    }
 }
 
 /// Starts releasing a hold, and frees the handle immediately. The operation ends when the server has confirmed that the nodes of
@@ -277,32 +260,13 @@ pub unsafe extern "C" fn zkl_semaphore_new_counted_start(
     }
 }
 
-/// Starts an operation that waits until an owner's hold is no longer safe. The operation also ends when the owner releases the
-/// hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as also apply to this
-/// function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+/// Starts an operation that waits until a hold is no longer safe. If the hold is released, the operation ends with
+/// ZKL_E_NOT_OWNER. To end the wait earlier, cancel or free the operation. All other rules of zkl_hold_wait_lost also apply to
+/// this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
 /// Returns: ZKL_OK if the wait has started. Later, zkl_op_result never returns ZKL_OK. When the wait has ended, zkl_op_result
 /// reports the status that zkl_wait_lost would return, for example ZKL_E_LOST if the hold is no longer safe. On failure:
 /// ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-#[must_use]
-pub unsafe extern "C" fn zkl_wait_lost_start(lock: *mut zkl_lock, owner: u64, op_out: *mut *mut zkl_op) -> zkl_status {
-    // SAFETY: the caller keeps the pointer valid during the call.
-    unsafe {
-        start(op_out, || {
-            let lock = handle::get(lock)?;
-            Request::wait_lost(lock.start_wait_lost(owner_of(owner))?, format!("{}: the hold is", lock.path()))
-        })
-    }
-}
-
-/// Starts an operation that waits until a hold is no longer safe. If the hold is released, the operation ends with
-/// ZKL_E_NOT_OWNER. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_start also apply to
-/// this function.
-///
-/// Returns: the same statuses as zkl_wait_lost_start. On success, zkl_op_result later returns the same statuses as
-/// zkl_wait_lost.
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]

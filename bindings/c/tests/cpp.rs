@@ -289,9 +289,9 @@ int main(int, char **argv) {
 #include <zklock.hpp>
 void work(zkl::client &client, zkl::mutex &mutex, zkl::semaphore &semaphore);
 void work(zkl::client &client, zkl::mutex &mutex, zkl::semaphore &semaphore) {
-    std::lock_guard guard(mutex);
+    zkl::hold held = mutex.acquire();
     zkl::hold lease = semaphore.acquire();
-    const auto token = mutex.lost_token();
+    const auto token = held.lost_token();
     lease.on_lost([] {});
     if (token.stop_requested() || lease.lost_token().stop_requested() || client.state() != zkl::state::connected) throw 1;
 }

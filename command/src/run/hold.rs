@@ -169,7 +169,7 @@ impl Hold {
         if self.members.is_empty() {
             return Ok(vec![self.hold.token()]);
         }
-        self.members.iter().map(|member| member.fencing_token_as(self.hold.owner())).collect()
+        self.members.iter().map(|member| Ok(member.live_view(self.hold.owner())?.token)).collect()
     }
 
     /// Returns the nodes of the hold, in the order of the paths.
@@ -177,7 +177,7 @@ impl Hold {
         if self.members.is_empty() {
             return self.hold.node_paths();
         }
-        let nodes = self.members.iter().map(|member| member.node_paths_as(self.hold.owner()));
+        let nodes = self.members.iter().map(|member| member.node_paths_of(self.hold.owner()));
         Ok(nodes.collect::<Result<Vec<_>>>()?.concat())
     }
 

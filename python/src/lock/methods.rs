@@ -5,9 +5,9 @@
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use zklock::{Listen, LockState, Owner, Status};
+use zklock::{HoldView, Listen, Owner, Status};
 
-use super::{Lock, SemaphoreMutex, seconds_left};
+use super::{Lock, SemaphoreMutex, seconds_left, state_of};
 use crate::callback::start_thread;
 use crate::errors::{EndedItem, OrRaise, end_block, to_py_err};
 use crate::event::{CallbackDispatcher, Listener};
@@ -18,6 +18,13 @@ use crate::seconds::{self, AcquireTimeout, Seconds};
 use crate::states::lock_state;
 use crate::waiting::{self, Waiting};
 use crate::{int_args, text};
+
+impl Lock {
+    /// Returns the hold of the calling thread or greenlet.
+    fn view(&self, py: Python<'_>) -> PyResult<Option<HoldView>> {
+        self.core.view(current_owner(py)?).or_raise(py)
+    }
+}
 
 #[pymethods]
 impl Lock {
@@ -227,7 +234,7 @@ impl Lock {
     /// Whether the calling thread holds the lock and the hold is safe at this moment. Does not block.
     #[getter]
     fn is_held(&self, py: Python<'_>) -> PyResult<bool> {
-        self.core.is_held_as(current_owner(py)?).or_raise(py)
+        Ok(self.view(py)?.is_some_and(HoldView::is_safe))
     }
 
     /// Whether some thread holds the lock through this lock object and the hold is safe at this moment. Does not block.
@@ -239,7 +246,7 @@ impl Lock {
     /// The state of the calling thread's hold, a LockState. The state is FREE if the thread has no hold. Does not block.
     #[getter]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        lock_state(py, self.core.state_as(current_owner(py)?).or_raise(py)?)
+        lock_state(py, state_of(self.view(py)?))
     }
 
     /// The state of the hold that any thread has through this lock object, as a LockState. The state is FREE if no thread has a hold.
@@ -253,13 +260,7 @@ impl Lock {
     /// has no hold, or the hold is not safe, ``remaining`` is zero. Does not block.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
-        seconds_left(py, self.core.remaining_as(current_owner(py)?))
-    }
-
-    /// Like ``remaining``, but for a hold that any thread acquired through this lock object. Does not block.
-    #[getter]
-    fn remaining_in_process(&self, py: Python<'_>) -> PyResult<f64> {
-        seconds_left(py, self.core.remaining_in_process())
+        Ok(seconds_left(self.view(py)?))
     }
 
     /// The fencing token of the calling thread's hold: an int that grows with every hold of the path. A store that compares tokens
@@ -270,17 +271,7 @@ impl Lock {
     /// thread's hold was lost.
     #[getter]
     fn fencing_token(&self, py: Python<'_>) -> PyResult<i64> {
-        self.core.fencing_token_as(current_owner(py)?).or_raise(py)
-    }
-
-    /// The fencing token of a hold through this lock object, no matter which thread has the hold. This property is for monitoring. A
-    /// thread that writes to a store must use its own token, ``fencing_token``.
-    ///
-    /// Does not block. Raises NotOwner if no thread has a hold through this lock object, and LockLost if all holds through this lock
-    /// object were lost.
-    #[getter]
-    fn fencing_token_in_process(&self, py: Python<'_>) -> PyResult<i64> {
-        self.core.fencing_token_in_process().or_raise(py)
+        Ok(self.core.live_view(current_owner(py)?).or_raise(py)?.token)
     }
 
     /// The number of local hand-overs that preceded the calling thread's hold under the same fencing token; see
@@ -290,7 +281,7 @@ impl Lock {
     /// Does not block. Raises the same errors as ``fencing_token``.
     #[getter]
     fn fencing_pass(&self, py: Python<'_>) -> PyResult<u32> {
-        self.core.fencing_pass_as(current_owner(py)?).or_raise(py)
+        Ok(self.core.live_view(current_owner(py)?).or_raise(py)?.fencing_pass)
     }
 
     /// The path of the calling thread's node, without the client's chroot. For a multi-lock, this property raises AttributeError; use
@@ -308,7 +299,7 @@ impl Lock {
     /// ``node_path``.
     #[getter]
     fn node_paths(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.core.node_paths_as(current_owner(py)?).or_raise(py)
+        self.core.node_paths_of(current_owner(py)?).or_raise(py)
     }
 
     /// The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError; read the
@@ -337,7 +328,7 @@ impl Lock {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let (py, _) = (this.py(), (exc_type, traceback));
-        let was_safe = this.get().core.is_held_as(current_owner(py)?).unwrap_or(false);
+        let was_safe = this.get().view(py).ok().flatten().is_some_and(HoldView::is_safe);
         let released = Self::release_for_caller(this)?;
         let item = EndedItem { doing: "releasing the lock", path: this.get().path.as_deref(), was_safe };
         end_block(py, exc_value, &item, released)
@@ -394,7 +385,7 @@ impl Lock {
 
     /// Decrements the hold count in the owner's `HoldTracker`, or removes the count if the hold is over.
     fn untrack_if_free(this: &Bound<'_, Self>, owner: Owner) -> PyResult<()> {
-        let is_over = matches!(this.get().core.state_as(owner), Ok(LockState::Free));
+        let is_over = matches!(this.get().core.view(owner), Ok(None));
         Self::drop_if_free(this);
         current_hold_tracker(this.py())?.get().remove(this, is_over);
         Ok(())

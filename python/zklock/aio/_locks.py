@@ -360,11 +360,6 @@ class Lock(Uncopyable):
         return self._as_current_task().remaining
 
     @property
-    def remaining_in_process(self) -> float:
-        """Like ``remaining``, but for a hold that any task acquired through this lock object."""
-        return self._native.remaining_in_process
-
-    @property
     def fencing_token(self) -> int:
         """The fencing token of the current task's hold: an int that grows with every hold of the path. A store that
         compares tokens can refuse writers that have lost the lock. For a read lock that its owner acquired under the
@@ -374,16 +369,6 @@ class Lock(Uncopyable):
         was lost.
         """
         return self._as_current_task().fencing_token
-
-    @property
-    def fencing_token_in_process(self) -> int:
-        """The fencing token of a hold through this lock object, no matter which task has the hold. This property is for
-        monitoring. A task that writes to a store must use its own token, ``fencing_token``.
-
-        Raises NotOwner if no task has a hold through this lock object, and LockLost if all holds through this lock
-        object were lost.
-        """
-        return self._native.fencing_token_in_process
 
     @property
     def fencing_pass(self) -> int:

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{TEST_TIMEOUT, client, client_with, path, raw, wait_for_waiters};
+use common::{OwnerCalls as _, TEST_TIMEOUT, client, client_with, path, raw, wait_for_waiters};
 use zklock::LockState;
 use zklock_test_support::{ZooKeeper, wait_until};
 
@@ -86,7 +86,7 @@ fn calls_go_on_while_the_waiting_thread_is_in_a_signal_handler() {
             free.acquire(Some(TEST_TIMEOUT)).unwrap();
             free.release().unwrap();
         }
-        let node = kept.node_paths_as(zklock::Owner::task(1)).unwrap().remove(0);
+        let node = kept.node_paths_of(zklock::Owner::task(1)).unwrap().remove(0);
         assert_eq!(raw(server).delete(&node), 0);
         wait_until(TEST_TIMEOUT, || losses.load(Ordering::SeqCst) == 1);
         assert_eq!(kept.state_as(zklock::Owner::task(1)).unwrap(), LockState::Lost);

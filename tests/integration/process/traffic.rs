@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use common::{TEST_TIMEOUT, client, client_with, path, server_without_sweeps, status, wait_for_waiters};
+use common::{
+    OwnerCalls as _, TEST_TIMEOUT, client, client_with, path, server_without_sweeps, status, wait_for_waiters,
+};
 use zklock::{Client, Hold, Lock, Owner, Semaphore, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, request_type, wait_until};
 

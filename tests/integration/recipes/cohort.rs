@@ -8,7 +8,9 @@ use std::time::Duration;
 use zklock::{Acquiring, Client, Lock, LockState, Owner, Status, WaitsFor};
 use zklock_test_support::{Proxy, Verdict, ZooKeeper, wait_until};
 
-use crate::common::{TEST_TIMEOUT, client, client_with, path, queue, raw, status, wait_for_queue, wait_for_waiters};
+use crate::common::{
+    OwnerCalls as _, TEST_TIMEOUT, client, client_with, path, queue, raw, status, wait_for_queue, wait_for_waiters,
+};
 
 const TRY_ONCE: Option<Duration> = Some(Duration::ZERO);
 const MS: Duration = Duration::from_millis(1);
@@ -56,12 +58,12 @@ fn local_handover_repeats_up_to_its_limit_without_requests() {
         hears.fetch_or(is_of_the_queue, Ordering::SeqCst);
         Verdict::Forward
     });
-    let (node, mut holder) = (lock.node_paths_as(task(0)).unwrap(), task(0));
+    let (node, mut holder) = (lock.node_paths_of(task(0)).unwrap(), task(0));
     for (pass, (owner, acquiring)) in (1..).zip(waiting.drain(..3)) {
         lock.release_as(holder).unwrap();
         acquiring.wait().unwrap().leave_to_owner();
         assert_eq!(fencing_pair(&lock, owner), (first.0, pass));
-        assert_eq!(lock.node_paths_as(owner).unwrap(), node);
+        assert_eq!(lock.node_paths_of(owner).unwrap(), node);
         assert_eq!((lock.state_as(owner).unwrap(), lock.is_held_as(holder).unwrap()), (LockState::Held, false));
         holder = owner;
     }
@@ -224,7 +226,7 @@ fn timeout_cancel_and_close_reach_waiters_without_a_node() {
     let (path, client) = (path("behind"), client(&server.address()));
     let (lock, twin) = (mutex(&client, &path, 9), mutex(&client, &path, 9));
     lock.acquire_as(task(0), None).unwrap();
-    let node = lock.node_paths_as(task(0)).unwrap().remove(0);
+    let node = lock.node_paths_of(task(0)).unwrap().remove(0);
     let error = lock.acquire(Some(200 * MS)).unwrap_err();
     assert_eq!(error.status(), Status::Timeout);
     assert!(
@@ -285,7 +287,7 @@ fn lost_hold_is_not_handed_over() {
     let (path, mut raw, client) = (path("lost"), raw(server), client(&server.address()));
     let lock = mutex(&client, &path, 9);
     lock.acquire_as(task(0), None).unwrap();
-    let node = lock.node_paths_as(task(0)).unwrap().remove(0);
+    let node = lock.node_paths_of(task(0)).unwrap().remove(0);
     let token = fencing_pair(&lock, task(0));
     let waiting = wait_as(&lock, 1..4);
     assert_eq!(raw.delete(&node), 0);
@@ -374,7 +376,7 @@ fn revoked_hold_is_released_instead_of_handed_over() {
     acquiring.wait().unwrap().leave_to_owner();
     let theirs_next = theirs.start_acquire(task(9), None).unwrap();
     wait_for_waiters(&theirs, 2);
-    let node = ours.node_paths_as(owner).unwrap().remove(0);
+    let node = ours.node_paths_of(owner).unwrap().remove(0);
     two.revoke(&node).unwrap();
     assert_eq!(requests.recv_timeout(TEST_TIMEOUT).unwrap(), node);
     ours.release_as(owner).unwrap();

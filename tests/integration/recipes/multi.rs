@@ -9,8 +9,8 @@ use zklock::{Client, Lock, LockState, Owner, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
 
 use crate::common::{
-    TEST_TIMEOUT, assert_not_late, assert_times_out, client, client_with, path, queue, raw, status, timed,
-    wait_for_queue,
+    OwnerCalls as _, TEST_TIMEOUT, assert_not_late, assert_times_out, client, client_with, path, queue, raw, status,
+    timed, wait_for_queue,
 };
 
 const MS: Duration = Duration::from_millis(1);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use zklock::{Acquiring, Client, Lock, LockState, Owner, Status};
 use zklock_test_support::{Direction, Proxy, RawClient, Verdict, ZooKeeper, wait_until};
 
-use crate::common::{TEST_TIMEOUT, client, client_with, path, queue, raw, status, wait_for_queue};
+use crate::common::{OwnerCalls as _, TEST_TIMEOUT, client, client_with, path, queue, raw, status, wait_for_queue};
 
 const NO_WAIT: Duration = Duration::ZERO;
 const SECOND: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ impl TwoStepLock {
 
     /// Deletes the node of the first lock. Returns when the client has noticed the loss.
     fn delete_first_node(&self) {
-        let (node, losses) = (self.locks[0].node_paths_as(TASK).unwrap().remove(0), self.losses());
+        let (node, losses) = (self.locks[0].node_paths_of(TASK).unwrap().remove(0), self.losses());
         assert_eq!(raw(self.server).delete(&node), 0);
         wait_until(TEST_TIMEOUT, || self.losses() > losses);
     }
@@ -200,7 +200,7 @@ fn uncertain_member_delays_success() {
     let [scene, limited] = [(); 2].map(|()| TwoStepLock::new(clients.clone(), mutex));
     let ((acquiring, _rival), (in_time, _other)) =
         (scene.acquire_first_step(None), limited.acquire_first_step(Some(SECOND * 9)));
-    let node = scene.locks[0].node_paths_as(TASK).unwrap();
+    let node = scene.locks[0].node_paths_of(TASK).unwrap();
     proxy.hook(|way, frame: &mut Vec<u8>| {
         let transaction = way == Direction::ToServer && frame.get(4..8) == Some(&MULTI.to_be_bytes());
         if transaction { Verdict::Drop } else { Verdict::Forward }
@@ -214,7 +214,7 @@ fn uncertain_member_delays_success() {
     assert!(acquiring.look_for(NO_WAIT).is_none());
     proxy.unhook();
     acquiring.wait_for(TEST_TIMEOUT).unwrap().unwrap().leave_to_owner();
-    assert_eq!(scene.locks[0].node_paths_as(TASK).unwrap(), node, "the place is kept");
+    assert_eq!(scene.locks[0].node_paths_of(TASK).unwrap(), node, "the place is kept");
     assert!(scene.multi.is_held_as(TASK).unwrap());
     scene.multi.release_as(TASK).unwrap();
 }

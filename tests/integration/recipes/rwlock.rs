@@ -8,7 +8,9 @@ use std::time::Duration;
 use zklock::{LockState, Owner, RwLock, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
 
-use crate::common::{TEST_TIMEOUT, assert_times_out, client, client_with, path, queue, raw, status, timed};
+use crate::common::{
+    OwnerCalls as _, TEST_TIMEOUT, assert_times_out, client, client_with, path, queue, raw, status, timed,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const TRY_ONCE: Option<Duration> = Some(Duration::ZERO);

@@ -7,7 +7,9 @@ use std::time::Duration;
 use zklock::{LockState, Owner, Status};
 use zklock_test_support::{ZooKeeper, wait_until};
 
-use crate::common::{TEST_TIMEOUT, assert_times_out, client, client_with, path, queue, raw, status, wait_for_waiters};
+use crate::common::{
+    OwnerCalls as _, TEST_TIMEOUT, assert_times_out, client, client_with, path, queue, raw, status, wait_for_waiters,
+};
 
 const TRY_ONCE: Option<Duration> = Some(Duration::ZERO);
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use zklock::{Acquiring, Client, Config, Lock, LockState, Owner, Waiting, WaitsFor};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
 
-use crate::common::{TEST_TIMEOUT, client, path};
+use crate::common::{OwnerCalls as _, TEST_TIMEOUT, client, path};
 
 const MS: Duration = Duration::from_millis(1);
 const TRY_ONCE: Option<Duration> = Some(Duration::ZERO);

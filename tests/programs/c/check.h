@@ -153,6 +153,25 @@ static inline zkl_semaphore *new_semaphore(zkl_client *client, const char *path,
     return semaphore;
 }
 
+/* Acquires a lock for an owner (ZKL_OWNER_NEW, ZKL_OWNER_THREAD or a number), and returns the hold. */
+static inline zkl_hold *acquire_hold(zkl_lock *lock, uint64_t owner)
+{
+    zkl_hold *hold = NULL;
+    OK(zkl_hold_acquire(lock, owner, 60000, &hold));
+    CHECK(hold != NULL);
+    return hold;
+}
+
+/* Returns the hold of an operation that has ended with ZKL_OK, and frees the operation. */
+static inline zkl_hold *take_hold(zkl_op *op)
+{
+    zkl_hold *hold = NULL;
+    OK(zkl_op_hold(op, &hold));
+    zkl_op_free(op);
+    CHECK(hold != NULL);
+    return hold;
+}
+
 /* Returns the state of a hold, or a negative status. */
 static inline int32_t hold_state(const zkl_hold *hold)
 {

@@ -256,8 +256,7 @@ static void clients_recover(void)
     OK(zkl_release(held));
     CHECK(is_readable(fd) && is_readable(zkl_client_event_fd(client)));
     OK(zkl_op_result(op));
-    zkl_op_free(op);
-    OK(zkl_release_as(wanted_by_other, 7));
+    OK(zkl_hold_release(take_hold(op)));
     OK(zkl_release(held_by_other));
     OK(end_call(&waiting));
     CHECK(dispatch(client) > 0);

@@ -120,18 +120,15 @@ static void the_parents_operations_are_refused(void)
     zkl_op *op_out = NULL;
     zkl_hold *leases_out = NULL;
     EXPECT(ZKL_E_FORKED, zkl_acquire_start(tasks, 7, -1, &op_out));
-    EXPECT(ZKL_E_FORKED, zkl_acquire_as(tasks, 7, 0));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_acquire_start(semaphore, 1, -1, &op_out));
     EXPECT(ZKL_E_FORKED, zkl_client_start(servers, config, &op_out));
     EXPECT(ZKL_E_FORKED, zkl_client_close_start(client, &op_out));
-    EXPECT(ZKL_E_FORKED, zkl_release_start(tasks, 7, &op_out));
     uint64_t key = 0;
     size_t taken = 0;
     EXPECT(ZKL_E_FORKED, zkl_op_notify(waits, queue, 1));
     EXPECT(ZKL_E_FORKED, zkl_completion_queue_fd(queue));
     EXPECT(ZKL_E_FORKED, zkl_completion_queue_take(queue, &key, 1, &taken));
     EXPECT(ZKL_E_FORKED, zkl_hold_release_start(leases, &op_out));
-    EXPECT(ZKL_E_FORKED, zkl_wait_lost_start(tasks, 7, &op_out));
     EXPECT(ZKL_E_FORKED, zkl_hold_wait_lost_start(leases, &op_out));
     EXPECT(ZKL_E_FORKED, zkl_participants_start(lock, &op_out));
     EXPECT(ZKL_E_FORKED, zkl_queue_start(lock, &op_out));
@@ -141,15 +138,6 @@ static void the_parents_operations_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_shared_count_get_start(client, "/a", &op_out));
     EXPECT(ZKL_E_FORKED, zkl_shared_count_set_start(client, "/a", 1, &op_out));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_new_counted_start(client, "/a", "/b", 1, &op_out));
-    EXPECT(ZKL_E_FORKED, zkl_release_as(tasks, 7));
-    EXPECT(ZKL_E_FORKED, zkl_release_nowait_as(tasks, 7));
-    EXPECT_NOT_SAFE(zkl_is_held_as(tasks, 7), zkl_strerror(ZKL_E_FORKED));
-    EXPECT(ZKL_E_FORKED, zkl_lock_state_as(tasks, 7));
-    EXPECT(ZKL_E_FORKED, zkl_fencing_token_as(tasks, 7, &out));
-    EXPECT(ZKL_E_FORKED, zkl_wait_lost_as(tasks, 7, -1));
-    EXPECT(ZKL_E_FORKED, zkl_fencing_pass_as(tasks, 7, &out));
-    EXPECT(ZKL_E_FORKED, zkl_remaining_ms_as(tasks, 7, &out));
-    EXPECT(ZKL_E_FORKED, zkl_lock_node_path_as(tasks, 7, buf, sizeof buf, &needed));
     zkl_op *const ops[] = {over, waits, query};
     const zkl_participant *participant_out = NULL;
     zkl_client *client_out = NULL;
@@ -186,8 +174,6 @@ static void the_parents_handles_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_lock_state(lock));
     EXPECT(ZKL_E_FORKED, zkl_lock_state_in_process(lock));
     EXPECT(ZKL_E_FORKED, zkl_wait_lost(lock, -1));
-    EXPECT(ZKL_E_FORKED, zkl_fencing_token_in_process(lock, &out));
-    EXPECT(ZKL_E_FORKED, zkl_remaining_ms_in_process(lock, &out));
     EXPECT(ZKL_E_FORKED, zkl_fencing_token(lock, &out));
     EXPECT(ZKL_E_FORKED, zkl_fencing_pass(lock, &out));
     EXPECT(ZKL_E_FORKED, zkl_mutex_set_local_handover(lock, 1));
@@ -284,13 +270,11 @@ static void start_operations(zkl_client *of)
 
 static void end_operations(void)
 {
-    zkl_op_free(over);
     OK(zkl_op_wait(query, 60000));
     zkl_op_free(query);
-    OK(zkl_release_as(tasks, 7));
+    OK(zkl_hold_release(take_hold(over)));
     OK(zkl_op_wait(waits, 60000));
-    zkl_op_free(waits);
-    OK(zkl_release_as(tasks, 8));
+    OK(zkl_hold_release(take_hold(waits)));
     zkl_lock_free(tasks);
 }
 
@@ -360,7 +344,7 @@ static void the_parent_still_holds(int64_t token)
     CHECK(zkl_is_held(both) == 1);
     CHECK(zkl_hold_is_held(leases) == 1);
     CHECK(semaphore_participants(semaphore) == 1);
-    CHECK(zkl_is_held_as(tasks, 7) == 1 && participants(tasks) == 2);
+    CHECK(zkl_is_held_in_process(tasks) == 1 && participants(tasks) == 2);
     OK(zkl_op_result(over));
     EXPECT(ZKL_E_PENDING, zkl_op_result(waits));
 }

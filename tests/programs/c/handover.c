@@ -40,28 +40,23 @@ static void fencing_pass_counts_local_handovers(void)
 {
     const char *path = fresh_path();
     zkl_lock *lock = new_cohort(client, path, 1);
-    int64_t first = 0, next = 0, pass = -7;
+    int64_t pass = -7;
     EXPECT(ZKL_E_NOT_OWNER, zkl_fencing_pass(lock, &pass));
     CHECK(pass == -7);
     zkl_op *ops[3];
     for (uint64_t task = 0; task < 3; task++) OK(zkl_acquire_start(lock, task + 1, -1, &ops[task]));
-    OK(zkl_op_wait(ops[0], -1));
-    OK(zkl_fencing_token_as(lock, 1, &first));
-    OK(zkl_fencing_pass_as(lock, 1, &pass));
-    CHECK(pass == 0 && participants(lock) == 1);
-    OK(zkl_release_as(lock, 1));
-    OK(zkl_op_wait(ops[1], -1));
-    EXPECT(ZKL_E_NOT_OWNER, zkl_fencing_pass_as(lock, 1, &pass));
-    OK(zkl_fencing_token_as(lock, 2, &next));
-    OK(zkl_fencing_pass_as(lock, 2, &pass));
-    CHECK(next == first && pass == 1 && is_valid(client, path, first) == 1);
-    OK(zkl_release_as(lock, 2));
-    OK(zkl_op_wait(ops[2], -1));
-    OK(zkl_fencing_token_as(lock, 3, &next));
-    OK(zkl_fencing_pass_as(lock, 3, &pass));
-    CHECK(next > first && pass == 0 && is_valid(client, path, first) == 0);
-    OK(zkl_release_as(lock, 3));
-    for (int i = 0; i < 3; i++) zkl_op_free(ops[i]);
+    zkl_hold *holds[3];
+    zkl_hold_info infos[3];
+    for (int i = 0; i < 3; i++) {
+        OK(zkl_op_wait(ops[i], -1));
+        holds[i] = take_hold(ops[i]);
+        infos[i] = (zkl_hold_info){.size = sizeof infos[i]};
+        OK(zkl_hold_view(holds[i], &infos[i]));
+        CHECK(is_valid(client, path, infos[0].token) == (i < 2) && participants(lock) == 1);
+        OK(zkl_hold_release(holds[i]));
+    }
+    CHECK(infos[0].fencing_pass == 0 && infos[1].fencing_pass == 1 && infos[2].fencing_pass == 0);
+    CHECK(infos[1].token == infos[0].token && infos[2].token > infos[0].token);
     zkl_lock_free(lock);
 }
 

@@ -281,9 +281,6 @@ static void wrong_locks(void)
         REFUSES(zkl_fencing_token(bad, &out));
         REFUSES(zkl_lock_state_in_process(bad));
         REFUSES(zkl_wait_lost(bad, -1));
-        REFUSES(zkl_wait_lost_as(bad, 1, -1));
-        REFUSES(zkl_fencing_token_in_process(bad, &out));
-        REFUSES(zkl_remaining_ms_in_process(bad, &out));
         REFUSES(zkl_fencing_pass(bad, &out));
         REFUSES(zkl_mutex_set_local_handover(bad, 1));
         REFUSES(zkl_remaining_ms(bad, &out));
@@ -308,19 +305,8 @@ static void wrong_locks(void)
         REFUSES(zkl_set_revocable(bad, NULL, &out, must_not_drop));
         zkl_op *started = (zkl_op *)&all;
         REFUSES(zkl_acquire_start(bad, 1, 0, &started));
-        REFUSES(zkl_release_start(bad, 1, &started));
-        REFUSES(zkl_wait_lost_start(bad, 1, &started));
         REFUSES(zkl_participants_start(bad, &started));
         REFUSES(zkl_queue_start(bad, &started));
-        REFUSES(zkl_acquire_as(bad, 1, 0));
-        REFUSES(zkl_release_as(bad, 1));
-        REFUSES(zkl_release_nowait_as(bad, 1));
-        DENIES(zkl_is_held_as(bad, 1));
-        REFUSES(zkl_lock_state_as(bad, 0));
-        REFUSES(zkl_fencing_token_as(bad, 1, &out));
-        REFUSES(zkl_fencing_pass_as(bad, 1, &out));
-        REFUSES(zkl_remaining_ms_as(bad, 1, &out));
-        REFUSES(zkl_lock_node_path_as(bad, 1, buf, sizeof buf, &needed));
         CHECK(started == (zkl_op *)&all && buf[0] == '-' && needed == 7);
         CHECK(out == -7);
         EXPECT_MESSAGE_UNCHANGED(zkl_lock_free(bad));
@@ -410,7 +396,7 @@ static void wrong_ops(void)
         CHECK(client_out == (zkl_client *)&all && semaphore_out == (zkl_semaphore *)&all);
         EXPECT_MESSAGE_UNCHANGED(zkl_op_free(bad));
     }
-    CHECK(zkl_is_held_as(owned, 7) == 1);
+    CHECK(zkl_is_held_in_process(owned) == 1);
 }
 
 /* Freeing an invalid listener handle has no effect. */
@@ -658,15 +644,12 @@ static void wrong_numbers(void)
     for (size_t i = 0; i < 2; i++) {
         EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_timeout(semaphore, 1, no_limit[i], &out));
         EXPECT_MESSAGE("timeout_ms");
-        EXPECT(ZKL_E_INVALID, zkl_acquire_as(lock, 1, no_limit[i]));
-        EXPECT_MESSAGE("timeout_ms");
         EXPECT(ZKL_E_INVALID, zkl_acquire_start(lock, 1, no_limit[i], &started));
         EXPECT_MESSAGE("timeout_ms");
         EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_start(semaphore, 1, no_limit[i], &started));
         EXPECT_MESSAGE("timeout_ms");
         EXPECT(ZKL_E_INVALID, zkl_op_wait(op, no_limit[i]));
         EXPECT(ZKL_E_INVALID, zkl_wait_lost(lock, no_limit[i]));
-        EXPECT(ZKL_E_INVALID, zkl_wait_lost_as(owned, 7, no_limit[i]));
         EXPECT(ZKL_E_INVALID, zkl_hold_wait_lost(leases, no_limit[i]));
         EXPECT_MESSAGE("timeout_ms");
     }
@@ -780,10 +763,6 @@ static void outputs_that_are_null(void)
     EXPECT_MESSAGE("fencing_pass_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_remaining_ms(lock, NULL));
     EXPECT_MESSAGE("remaining_ms_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_fencing_token_in_process(lock, NULL));
-    EXPECT_MESSAGE("token_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_remaining_ms_in_process(lock, NULL));
-    EXPECT_MESSAGE("remaining_ms_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_participants(lock, NULL, NULL));
     EXPECT_MESSAGE("cb is NULL");
     EXPECT(ZKL_E_INVALID, zkl_queue(lock, NULL, NULL));
@@ -812,11 +791,7 @@ static void outputs_that_are_null(void)
     EXPECT_MESSAGE("op_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_client_close_start(client, NULL));
     EXPECT_MESSAGE("op_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_wait_lost_start(lock, ZKL_OWNER_THREAD, NULL));
-    EXPECT_MESSAGE("op_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_hold_wait_lost_start(leases, NULL));
-    EXPECT_MESSAGE("op_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_release_start(lock, ZKL_OWNER_THREAD, NULL));
     EXPECT_MESSAGE("op_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_hold_release_start(leases, NULL));
     EXPECT_MESSAGE("op_out is NULL");
@@ -846,12 +821,6 @@ static void outputs_that_are_null(void)
     EXPECT_MESSAGE("client_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_op_semaphore(op, NULL));
     EXPECT_MESSAGE("semaphore_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_fencing_token_as(lock, 0, NULL));
-    EXPECT_MESSAGE("token_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_fencing_pass_as(lock, 0, NULL));
-    EXPECT_MESSAGE("fencing_pass_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_remaining_ms_as(lock, 0, NULL));
-    EXPECT_MESSAGE("remaining_ms_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_hold_view(leases, NULL));
     EXPECT_MESSAGE("info_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_hold_acquire(lock, ZKL_OWNER_NEW, 0, NULL));
@@ -867,10 +836,6 @@ static void outputs_that_are_null(void)
     char buf[256];
     EXPECT(ZKL_E_INVALID, zkl_lock_node_path(lock, buf, sizeof buf, NULL));
     EXPECT_MESSAGE("needed_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_lock_node_path_as(lock, 0, buf, sizeof buf, NULL));
-    EXPECT_MESSAGE("needed_out is NULL");
-    EXPECT(ZKL_E_INVALID, zkl_lock_node_path_as(lock, 0, NULL, sizeof buf, &(size_t){0}));
-    EXPECT_MESSAGE("buf is NULL");
     EXPECT(ZKL_E_INVALID, zkl_hold_node_path(leases, 0, buf, sizeof buf, NULL));
     EXPECT_MESSAGE("needed_out is NULL");
     OK(zkl_release(lock));
@@ -1086,11 +1051,6 @@ static void operations_are_freed_while_they_are_used(void)
     moving_on = false;
     for (int i = 0; i < 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     zkl_op_free(moving_op);
-    /* Release the acquisitions that were reported to the threads. */
-    for (uint64_t owner = 1; owner <= 3; owner++) {
-        while (zkl_release_as(mine, owner) == ZKL_OK) {
-        }
-    }
     await_participants(mine, 0);
     zkl_lock_free(mine);
     zkl_client_free(own);
@@ -1272,8 +1232,7 @@ int main(int argc, char **argv)
     OK(zkl_hold_release(leases));
     zkl_listener_free(listener);
     OK(zkl_op_result(op));
-    zkl_op_free(op);
-    OK(zkl_release_as(owned, 7));
+    OK(zkl_hold_release(take_hold(op)));
     zkl_lock_free(owned);
     zkl_semaphore_free(semaphore);
     zkl_client_free(client);

@@ -159,17 +159,20 @@ static void a_release_is_an_operation(void)
 {
     zkl_lock *lock = new_mutex(client, fresh_path());
     zkl_op *op = NULL;
-    OK(zkl_acquire_as(lock, 7, SOON));
-    OK(zkl_acquire_as(lock, 7, SOON));
-    OK(zkl_release_start(lock, 7, &op));
+    zkl_hold *outer = acquire_hold(lock, 7), *inner = acquire_hold(lock, 7);
+    OK(zkl_hold_release_start(outer, &op));
     succeed(op);
-    CHECK(zkl_is_held_as(lock, 7) == 1);
-    OK(zkl_release_start(lock, 7, &op));
-    CHECK(zkl_is_held_as(lock, 7) == 0);
+    CHECK(zkl_is_held_in_process(lock) == 1);
+    OK(zkl_hold_release_start(inner, &op));
+    CHECK(zkl_is_held_in_process(lock) == 0);
     OK(zkl_op_cancel(op));
     succeed(op);
     CHECK(participants(lock) == 0);
-    OK(zkl_release_start(lock, 7, &op));
+    EXPECT(ZKL_E_HANDLE, zkl_hold_release_start(inner, &op));
+    /* The lock has released the hold. */
+    zkl_hold *own = acquire_hold(lock, ZKL_OWNER_THREAD);
+    OK(zkl_release(lock));
+    OK(zkl_hold_release_start(own, &op));
     CHECK(end(op) == ZKL_E_NOT_OWNER);
     /* The error belongs to the operation, not to the thread that started it. */
     EXPECT(ZKL_E_HANDLE, zkl_client_state(NULL));
@@ -177,10 +180,9 @@ static void a_release_is_an_operation(void)
     EXPECT_MESSAGE("handle is NULL");
     zkl_op_free(op);
     /* Freeing the operation does not stop the release. */
-    OK(zkl_acquire(lock));
-    OK(zkl_release_start(lock, ZKL_OWNER_THREAD, &op));
+    OK(zkl_hold_release_start(acquire_hold(lock, ZKL_OWNER_NEW), &op));
     zkl_op_free(op);
-    CHECK(zkl_is_held(lock) == 0);
+    CHECK(zkl_is_held_in_process(lock) == 0);
     await_participants(lock, 0);
     zkl_lock_free(lock);
 }
@@ -212,7 +214,7 @@ static void participants_come_from_the_operation(void)
     OK(zkl_rwlock_new(client, path, &read, &write));
     OK(zkl_rwlock_new(client, path, &other_read, &other_write));
     OK(zkl_lock_set_data(read, "reader", 6));
-    OK(zkl_acquire_as(read, 1, SOON));
+    zkl_hold *reader = acquire_hold(read, 1);
     zkl_op *waits = NULL, *readers = NULL, *all = NULL;
     OK(zkl_acquire_start(other_write, 2, -1, &waits));
     AWAIT(participants(other_write) == 1);
@@ -234,7 +236,7 @@ static void participants_come_from_the_operation(void)
     EXPECT_MESSAGE("index is 2; expected less than 2");
     CHECK(same == first);
     zkl_op_free(waits);
-    OK(zkl_release_as(read, 1));
+    OK(zkl_hold_release(reader));
     zkl_lock_free(read);
     zkl_lock_free(write);
     zkl_lock_free(other_read);
@@ -349,11 +351,10 @@ static void accessors_refuse_other_operations(void)
     EXPECT_MESSAGE("the operation has no client; expected an operation that connects a client");
     EXPECT(ZKL_E_INVALID, zkl_op_semaphore(acquire, &no_semaphore));
     EXPECT_MESSAGE("the operation has no semaphore; expected an operation that makes a semaphore");
-    CHECK(zkl_is_held_as(lock, 7) == 1);
+    CHECK(zkl_is_held_in_process(lock) == 1);
     zkl_op_free(acquire);
-    CHECK(zkl_is_held_as(lock, 7) == 0);
-    OK(zkl_acquire_as(lock, 7, SOON));
-    OK(zkl_release_start(lock, 7, &release));
+    CHECK(zkl_is_held_in_process(lock) == 0);
+    OK(zkl_hold_release_start(acquire_hold(lock, 7), &release));
     OK(end(release));
     EXPECT(ZKL_E_INVALID, zkl_op_hold(release, &no_leases));
     EXPECT_MESSAGE("the operation has no hold; expected an operation that acquires a lock or leases");

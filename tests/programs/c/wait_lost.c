@@ -25,12 +25,10 @@ static zkl_client *client_of(const char *address, int32_t session_timeout_ms)
     return made;
 }
 
-/* A thread that waits for the loss of a hold or of leases. */
+/* A thread that waits for the loss of a hold. */
 struct wait {
     pthread_t thread;
-    zkl_lock *lock;
-    uint64_t owner;
-    zkl_hold *leases;
+    zkl_hold *hold;
     int64_t limit_ms;
     atomic_bool begun, done;
     zkl_status status;
@@ -41,8 +39,7 @@ static void *run_wait(void *user)
 {
     struct wait *wait = user;
     atomic_store(&wait->begun, true);
-    wait->status = wait->leases == NULL ? zkl_wait_lost_as(wait->lock, wait->owner, wait->limit_ms)
-                                        : zkl_hold_wait_lost(wait->leases, wait->limit_ms);
+    wait->status = zkl_hold_wait_lost(wait->hold, wait->limit_ms);
     snprintf(wait->message, sizeof wait->message, "%s", zkl_last_error_message());
     atomic_store(&wait->done, true);
     return NULL;
@@ -69,21 +66,21 @@ static void wait_lost_ends_with_the_session(void)
 {
     zkl_client *own = client_of(faulty, LONG_MS);
     zkl_lock *lock = new_mutex(own, fresh_path());
-    OK(zkl_acquire_as(lock, 7, SOON));
-    struct wait waits[3] = {{.lock = lock, .owner = 7, .limit_ms = -1}, {.lock = lock, .owner = 7, .limit_ms = SOON}};
+    zkl_hold *hold = acquire_hold(lock, 7);
+    struct wait waits[2] = {{.hold = hold, .limit_ms = -1}, {.hold = hold, .limit_ms = SOON}};
     for (int i = 0; i < 2; i++) start_wait(&waits[i]);
     CHECK(zkl_standalone_expire(server, zkl_client_session_id(own)) == ZKL_OK);
     for (int i = 0; i < 2; i++) {
         CHECK(end_wait(&waits[i]) == ZKL_E_LOST);
         CHECK(strstr(waits[i].message, "no longer safe") != NULL);
     }
-    CHECK(zkl_is_held_as(lock, 7) == 0);
-    AWAIT(zkl_lock_state_as(lock, 7) == ZKL_LOCK_LOST);
-    /* The same result is returned until the owner releases the lock. */
-    EXPECT(ZKL_E_LOST, zkl_wait_lost_as(lock, 7, -1));
-    EXPECT(ZKL_E_LOST, zkl_wait_lost_as(lock, 7, 0));
-    EXPECT(ZKL_E_LOST, zkl_release_as(lock, 7));
-    EXPECT(ZKL_E_NOT_OWNER, zkl_wait_lost_as(lock, 7, -1));
+    CHECK(zkl_hold_is_held(hold) == 0);
+    AWAIT(hold_state(hold) == ZKL_LOCK_LOST);
+    /* The same result is returned until the program releases the hold. */
+    EXPECT(ZKL_E_LOST, zkl_hold_wait_lost(hold, -1));
+    EXPECT(ZKL_E_LOST, zkl_hold_wait_lost(hold, 0));
+    EXPECT(ZKL_E_LOST, zkl_hold_release(hold));
+    EXPECT(ZKL_E_HANDLE, zkl_hold_wait_lost(hold, -1));
     zkl_lock_free(lock);
     zkl_client_free(own);
 }
@@ -126,10 +123,8 @@ static void wait_lost_times_out_while_the_hold_is_safe(void)
     /* now_ms() rounds down. */
     CHECK(now_ms() - began >= 199 && now_ms() - began <= 200 + slack_ms());
     EXPECT(ZKL_E_TIMEOUT, zkl_wait_lost(lock, 0));
-    EXPECT(ZKL_E_TIMEOUT, zkl_wait_lost_as(lock, ZKL_OWNER_THREAD, 1));
     /* Only the owner of the hold may wait. */
     CHECK(on_new_thread(wait_here, lock) == ZKL_E_NOT_OWNER);
-    EXPECT(ZKL_E_NOT_OWNER, zkl_wait_lost_as(lock, 0, -1));
     CHECK(zkl_is_held(lock) == 1);
     OK(zkl_release(lock));
     EXPECT(ZKL_E_NOT_OWNER, zkl_wait_lost(lock, -1));
@@ -137,20 +132,19 @@ static void wait_lost_times_out_while_the_hold_is_safe(void)
     EXPECT(ZKL_E_HANDLE, zkl_wait_lost(lock, -1));
 }
 
-/* The wait ends when the owner has released the lock completely. */
-static void wait_lost_ends_with_the_last_release(void)
+/* The wait ends when the program releases this hold, and not when it releases another hold of the same owner. */
+static void wait_lost_ends_with_the_release_of_its_hold(void)
 {
     zkl_lock *lock = new_mutex(client, fresh_path());
-    struct wait wait = {.lock = lock, .owner = 7, .limit_ms = -1};
-    OK(zkl_acquire_as(lock, 7, SOON));
-    OK(zkl_acquire_as(lock, 7, SOON));
+    zkl_hold *outer = acquire_hold(lock, 7), *inner = acquire_hold(lock, 7);
+    struct wait wait = {.hold = outer, .limit_ms = -1};
     start_wait(&wait);
-    OK(zkl_release_as(lock, 7));
+    OK(zkl_hold_release(inner));
     OK(zkl_cancel(lock));
     sleep_ms(50);
     CHECK(!atomic_load(&wait.done));
-    OK(zkl_release_as(lock, 7));
-    CHECK(end_wait(&wait) == ZKL_E_NOT_OWNER);
+    OK(zkl_hold_release(outer));
+    CHECK(end_wait(&wait) == ZKL_E_HANDLE);
     zkl_lock_free(lock);
 }
 
@@ -159,9 +153,7 @@ static void wait_lost_ends_when_the_lock_or_client_is_freed(void)
 {
     zkl_client *own = new_client();
     zkl_lock *one = new_mutex(own, fresh_path()), *two = new_mutex(own, fresh_path());
-    struct wait first = {.lock = one, .owner = 7, .limit_ms = -1}, second = {.lock = two, .owner = 7, .limit_ms = -1};
-    OK(zkl_acquire_as(one, 7, SOON));
-    OK(zkl_acquire_as(two, 7, SOON));
+    struct wait first = {.hold = acquire_hold(one, 7), .limit_ms = -1}, second = {.hold = acquire_hold(two, 7), .limit_ms = -1};
     start_wait(&first);
     start_wait(&second);
     zkl_lock_free(one);
@@ -169,7 +161,9 @@ static void wait_lost_ends_when_the_lock_or_client_is_freed(void)
     CHECK(!atomic_load(&second.done));
     zkl_client_free(own);
     CHECK(end_wait(&second) == ZKL_E_CLOSED);
-    EXPECT(ZKL_E_CLOSED, zkl_wait_lost_as(two, 7, -1));
+    EXPECT(ZKL_E_CLOSED, zkl_hold_wait_lost(second.hold, -1));
+    EXPECT(ZKL_E_CLOSED, zkl_hold_release(first.hold));
+    EXPECT(ZKL_E_CLOSED, zkl_hold_release(second.hold));
     zkl_lock_free(two);
 }
 
@@ -178,13 +172,12 @@ static void wait_lost_of_a_multi_lock_ends_with_one_member(void)
 {
     zkl_client *own = client_of(faulty, LONG_MS);
     zkl_lock *one = new_mutex(client, fresh_path()), *two = new_mutex(own, fresh_path()), *both = new_multi(one, two);
-    struct wait wait = {.lock = both, .owner = 7, .limit_ms = -1};
-    OK(zkl_acquire_as(both, 7, SOON));
+    struct wait wait = {.hold = acquire_hold(both, 7), .limit_ms = -1};
     start_wait(&wait);
     CHECK(zkl_standalone_expire(server, zkl_client_session_id(own)) == ZKL_OK);
     CHECK(end_wait(&wait) == ZKL_E_LOST);
-    CHECK(zkl_is_held_as(one, 7) == 1 && zkl_is_held_as(both, 7) == 0);
-    EXPECT(ZKL_E_LOST, zkl_release_as(both, 7));
+    CHECK(zkl_is_held_in_process(one) == 1 && zkl_hold_is_held(wait.hold) == 0);
+    EXPECT(ZKL_E_LOST, zkl_hold_release(wait.hold));
     zkl_lock_free(both);
     zkl_lock_free(one);
     zkl_lock_free(two);
@@ -207,7 +200,7 @@ static void wait_lost_works_for_leases(void)
     EXPECT(ZKL_E_TIMEOUT, zkl_hold_wait_lost(leases, 50));
     EXPECT_MESSAGE("still safe after 50 ms");
     EXPECT(ZKL_E_TIMEOUT, zkl_hold_wait_lost(leases, 0));
-    struct wait given_back = {.leases = leases, .limit_ms = -1};
+    struct wait given_back = {.hold = leases, .limit_ms = -1};
     start_wait(&given_back);
     OK(zkl_hold_release(leases));
     CHECK(end_wait(&given_back) == ZKL_E_HANDLE);
@@ -215,14 +208,14 @@ static void wait_lost_works_for_leases(void)
 
     zkl_client *own = client_of(faulty, LONG_MS);
     leases = acquire_leases(own, 2);
-    struct wait lost = {.leases = leases, .limit_ms = -1};
+    struct wait lost = {.hold = leases, .limit_ms = -1};
     start_wait(&lost);
     CHECK(zkl_standalone_expire(server, zkl_client_session_id(own)) == ZKL_OK);
     CHECK(end_wait(&lost) == ZKL_E_LOST);
     EXPECT(ZKL_E_LOST, zkl_hold_release(leases));
     AWAIT(zkl_client_state(own) == ZKL_STATE_CONNECTED);
     leases = acquire_leases(own, 1);
-    struct wait closed = {.leases = leases, .limit_ms = -1};
+    struct wait closed = {.hold = leases, .limit_ms = -1};
     start_wait(&closed);
     zkl_client_free(own);
     CHECK(end_wait(&closed) == ZKL_E_CLOSED);
@@ -242,10 +235,8 @@ static void try_to_wait(void *user, const zkl_event *event)
     struct trial *trial = user;
     if (event->state != ZKL_LOCK_HELD) return;
     EXPECT(ZKL_E_DEADLOCK, zkl_wait_lost(trial->lock, -1));
-    EXPECT(ZKL_E_DEADLOCK, zkl_wait_lost_as(trial->lock, 7, 1));
     EXPECT(ZKL_E_DEADLOCK, zkl_hold_wait_lost(trial->leases, 1000));
     EXPECT(ZKL_E_NOT_OWNER, zkl_wait_lost(trial->lock, 0));
-    EXPECT(ZKL_E_TIMEOUT, zkl_wait_lost_as(trial->lock, 7, 0));
     EXPECT(ZKL_E_TIMEOUT, zkl_hold_wait_lost(trial->leases, 0));
     atomic_fetch_add(&trial->calls, 1);
 }
@@ -255,10 +246,10 @@ static void a_callback_does_not_wait(void)
 {
     struct trial trial = {.lock = new_mutex(client, fresh_path()), .leases = acquire_leases(client, 1)};
     OK(zkl_lock_set_event_callback(trial.lock, try_to_wait, &trial, NULL));
-    OK(zkl_acquire_as(trial.lock, 7, SOON));
+    zkl_hold *hold = acquire_hold(trial.lock, 7);
     AWAIT(atomic_load(&trial.calls) == 1);
     OK(zkl_hold_release(trial.leases));
-    OK(zkl_release_as(trial.lock, 7));
+    OK(zkl_hold_release(hold));
     zkl_lock_free(trial.lock);
 }
 
@@ -291,22 +282,22 @@ static void a_wait_for_a_loss_is_an_operation(void)
     zkl_op *of_lock = NULL, *of_leases = NULL, *released = NULL, *canceled = NULL;
     OK(zkl_semaphore_new(own, fresh_path(), 1, &semaphore));
     OK(zkl_semaphore_acquire_timeout(semaphore, 1, SOON, &leases));
-    EXPECT(ZKL_E_NOT_OWNER, zkl_wait_lost_start(lock, 7, &released));
-
-    OK(zkl_acquire_as(lock, 7, SOON));
-    OK(zkl_wait_lost_start(lock, 7, &released));
-    OK(zkl_wait_lost_start(lock, 7, &canceled));
+    zkl_hold *hold = acquire_hold(lock, 7);
+    OK(zkl_hold_wait_lost_start(hold, &released));
+    OK(zkl_hold_wait_lost_start(hold, &canceled));
     EXPECT(ZKL_E_PENDING, zkl_op_wait(released, 50));
     OK(zkl_op_cancel(canceled));
     EXPECT(ZKL_E_CANCELED, zkl_op_wait(canceled, SOON));
     EXPECT(ZKL_E_PENDING, zkl_op_result(released));
-    OK(zkl_release_as(lock, 7));
+    OK(zkl_hold_release(hold));
     EXPECT(ZKL_E_NOT_OWNER, zkl_op_wait(released, SOON));
     zkl_op_free(released);
     zkl_op_free(canceled);
 
-    OK(zkl_acquire_as(lock, 7, SOON));
-    OK(zkl_wait_lost_start(lock, 7, &of_lock));
+    EXPECT(ZKL_E_HANDLE, zkl_hold_wait_lost_start(hold, &of_lock));
+
+    hold = acquire_hold(lock, 7);
+    OK(zkl_hold_wait_lost_start(hold, &of_lock));
     OK(zkl_hold_wait_lost_start(leases, &of_leases));
     CHECK(zkl_standalone_expire(server, zkl_client_session_id(own)) == ZKL_OK);
     EXPECT(ZKL_E_LOST, zkl_op_wait(of_lock, SOON));
@@ -315,6 +306,7 @@ static void a_wait_for_a_loss_is_an_operation(void)
     zkl_op_free(of_lock);
     zkl_op_free(of_leases);
     (void)zkl_hold_release(leases);
+    EXPECT(ZKL_E_LOST, zkl_hold_release(hold));
     zkl_semaphore_free(semaphore);
     zkl_lock_free(lock);
     zkl_client_free(own);
@@ -371,7 +363,7 @@ int main(int argc, char **argv)
     RUN(wait_lost_ends_with_the_session);
     RUN(wait_lost_ends_with_the_lease);
     RUN(wait_lost_times_out_while_the_hold_is_safe);
-    RUN(wait_lost_ends_with_the_last_release);
+    RUN(wait_lost_ends_with_the_release_of_its_hold);
     RUN(wait_lost_ends_when_the_lock_or_client_is_freed);
     RUN(wait_lost_of_a_multi_lock_ends_with_one_member);
     RUN(wait_lost_works_for_leases);

@@ -98,15 +98,14 @@ void locking_reports_why_it_failed()
         CHECK(check::on_new_thread([&] {
             std::error_code code = make_error_code(status::lost);
             return !mutex.try_lock(code) && !code && !mutex.try_lock_for(20ms, code) && !code &&
-                   !mutex.try_lock_until(std::chrono::steady_clock::now() + 20ms, code) && !code && !mutex.try_lock(zkl::owner{1}, code) && !code;
+                   !mutex.try_lock_until(std::chrono::steady_clock::now() + 20ms, code) && !code && !mutex.try_acquire_for(0s, zkl::owner{1}, code) && !code;
         }));
         CHECK(!mutex.wait_lost(1ms, ec) && !ec);
     }
     CHECK(is_free(mutex));
-    mutex.lock(zkl::owner{5}, ec);
-    CHECK(!ec && mutex.fencing_token(ec) == 0 && ec == status::not_owner && mutex.fencing_token(zkl::owner{5}, ec) > 0 && !ec);
-    mutex.unlock(zkl::owner{5}, ec);
-    CHECK(!ec && !mutex.wait_lost(1ms, ec) && ec == status::not_owner);
+    zkl::hold held = mutex.acquire(zkl::owner{5}, ec);
+    CHECK(!ec && mutex.fencing_token(ec) == 0 && ec == status::not_owner && held.fencing_token(ec) > 0 && !ec);
+    CHECK(held.release() == status::ok && !mutex.wait_lost(1ms, ec) && ec == status::not_owner);
 
     zkl::semaphore semaphore(client, fresh_path(), 2, ec);
     zkl::hold two = semaphore.acquire(2, ec);

@@ -33,7 +33,7 @@ static_assert(!std::is_constructible_v<zkl::multi, zkl::multi &> && !std::is_def
 static_assert(static_cast<std::uint64_t>(zkl::owner::this_thread) == ZKL_OWNER_THREAD);
 
 static_assert(noexcept(std::declval<zkl::mutex &>().unlock()) && noexcept(std::declval<zkl::shared_mutex &>().unlock_shared()));
-static_assert(noexcept(std::declval<zkl::owned &>().unlock()) && noexcept(std::declval<zkl::mutex &>().release()));
+static_assert(noexcept(std::declval<zkl::mutex &>().unlock()) && noexcept(std::declval<zkl::mutex &>().release()));
 static_assert(!noexcept(std::declval<zkl::mutex &>().lock()) && !noexcept(std::declval<zkl::mutex &>().try_lock()));
 static_assert(std::is_base_of_v<std::system_error, zkl::error> && std::is_nothrow_copy_constructible_v<zkl::error>);
 static_assert(std::is_error_code_enum_v<zkl::status> && std::is_convertible_v<zkl::status, std::error_code>);
@@ -234,20 +234,14 @@ void a_guard_belongs_to_its_thread()
     mutex.unlock();
     CHECK(!mutex.is_held());
 
-    // The owner is a number instead of a thread.
-    zkl::owned owned(mutex, zkl::owner{7}), other(mutex, zkl::owner{8});
-    std::unique_lock movable(owned);
-    CHECK(mutex.is_held(zkl::owner{7}) && !mutex.is_held() && !mutex.is_held(zkl::owner{8}));
-    CHECK(mutex.state(zkl::owner{7}) == zkl::lock_state::held && mutex.state(zkl::owner{8}) == zkl::lock_state::free);
-    CHECK(mutex.fencing_token(zkl::owner{7}) == mutex.fencing_token_in_process() && mutex.fencing_pass(zkl::owner{7}) == 0);
-    CHECK(mutex.remaining(zkl::owner{7}) > 1s && mutex.node_path(zkl::owner{7}).find("/cpp/") == 0);
-    THROWS(not_owner, "", mutex.fencing_token(zkl::owner{8}));
-    CHECK(!other.try_lock() && !other.try_lock_for(1s) && !other.try_lock_until(std::chrono::steady_clock::now() + 10ms));
-    std::thread([movable = std::move(movable)] {}).join();
-    CHECK(!mutex.is_held(zkl::owner{7}) && other.try_lock_for(5s) && other.try_lock_until(std::chrono::steady_clock::now() + 5s));
-    CHECK(mutex.release(zkl::owner{8}) == zkl::status::ok && mutex.release_nowait(zkl::owner{8}) == zkl::status::ok);
-    CHECK(mutex.release(zkl::owner{8}) == zkl::status::not_owner);
-    CHECK(mutex.release_nowait(zkl::owner{8}) == zkl::status::not_owner);
+    // The owner is a number instead of a thread. The owner re-enters the lock, and any thread releases its holds.
+    zkl::hold held = mutex.acquire(zkl::owner{7});
+    zkl::hold again = mutex.acquire(zkl::owner{7});
+    CHECK(held.is_held() && again.fencing_token() == held.fencing_token() && !mutex.is_held() && mutex.is_held_in_process());
+    CHECK(!mutex.try_acquire_for(10ms, zkl::owner{8}) && mutex.try_acquire_for(0ms, zkl::owner{7}));
+    std::thread([held = std::move(held)] {}).join();
+    CHECK(again.is_held() && !mutex.try_acquire_for(0ms, zkl::owner{8}) && again.release() == zkl::status::ok);
+    CHECK(mutex.try_acquire_for(5s, zkl::owner{8}));
 }
 
 // A clock whose time does not advance for the first calls.
@@ -349,7 +343,7 @@ void waiters_are_listed()
     const zkl::waiting waits = mutex.waiting().front();
     const std::vector<zkl::participant> all = mutex.participants();
     CHECK(all.size() == 2 && all[0].holds && !all[1].holds && all[0].session_id == client.session_id());
-    CHECK(all[0].data == std::string("from \0 here", 11) && all[0].czxid == mutex.fencing_token_in_process() && all[0].czxid < all[1].czxid);
+    CHECK(all[0].data == std::string("from \0 here", 11) && all[0].czxid < all[1].czxid);
     CHECK(waits.ahead == all[0].node_path && waits.node_path == all[1].node_path && waits.count == 1 && !waits.left);
     CHECK(waits.what == zkl::waits_for::node && waits.session_id == client.session_id() && all[0].node_path.find(path) == 0);
     CHECK(client.fence_check(path, all[0].czxid) && !client.fence_check(path, all[1].czxid));
@@ -456,24 +450,27 @@ void operations_complete_unattended()
     zkl::operation first = mutex.start(zkl::owner{1}), second = mutex.start_for(20s, zkl::owner{2});
     // If the server did not answer within this time, the status would be `connection`.
     zkl::operation third = mutex.start_for(1s);
-    CHECK(first.wait() == zkl::status::ok && mutex.is_held(zkl::owner{1}) && !second.result());
+    CHECK(first.wait() == zkl::status::ok && !second.result());
+    zkl::hold of_first = first.take_hold();
+    CHECK(of_first.is_held() && !mutex.is_held());
     CHECK(!second.wait_for(1ms) && third.wait() == zkl::status::timeout && third.wait_for(0s) == zkl::status::timeout);
     THROWS(timeout, "", third.get());
     pollfd readable{second.fd(), POLLIN, 0};
-    CHECK(poll(&readable, 1, 0) == 0 && mutex.release(zkl::owner{1}) == zkl::status::ok);
-    CHECK(poll(&readable, 1, 20000) == 1 && second.result() == zkl::status::ok && mutex.is_held(zkl::owner{2}));
+    CHECK(poll(&readable, 1, 0) == 0 && of_first.release() == zkl::status::ok);
+    CHECK(poll(&readable, 1, 20000) == 1 && second.result() == zkl::status::ok);
     second.get();
-    // A hold whose success was reported remains when the operation is destroyed.
+    // A hold that was taken remains when the operation is destroyed.
+    zkl::hold of_second = second.take_hold();
     second = mutex.start(zkl::owner{3});
     second.cancel();
-    CHECK(second.wait() == zkl::status::canceled && mutex.is_held(zkl::owner{2}));
+    CHECK(second.wait() == zkl::status::canceled && of_second.is_held());
     THROWS(canceled, "", second.get());
-    CHECK(mutex.release(zkl::owner{2}) == zkl::status::ok);
-    // A hold whose success was not reported is released.
-    {
+    CHECK(of_second.release() == zkl::status::ok);
+    // A hold that was not taken is released, whether or not its success was reported.
+    for (const bool is_heard : {false, true}) {
         zkl::operation unheard = mutex.start(zkl::owner{4});
         pollfd over{unheard.fd(), POLLIN, 0};
-        CHECK(poll(&over, 1, 20000) == 1);
+        CHECK(poll(&over, 1, 20000) == 1 && (!is_heard || unheard.result() == zkl::status::ok));
     }
     AWAIT(mutex.try_lock());
     CHECK(mutex.release_nowait() == zkl::status::ok && mutex.release_nowait() == zkl::status::not_owner);
@@ -508,17 +505,16 @@ void completion_queues_report_operations()
     zkl::mutex mutex(client, fresh_path());
     zkl::completion_queue queue;
     CHECK(queue.fd() >= 0 && queue.take().empty());
-    THROWS(not_owner, "", mutex.start_wait_lost());
-    mutex.lock();
+    zkl::hold held = mutex.acquire();
     zkl::semaphore semaphore(client, fresh_path(), 1);
     zkl::hold one = semaphore.acquire();
-    zkl::operation lock_lost = mutex.start_wait_lost(), leases_lost = one.start_wait_lost();
+    zkl::operation lock_lost = held.start_wait_lost(), leases_lost = one.start_wait_lost();
     zkl::operation waits = mutex.start(zkl::owner{7});
     lock_lost.notify(queue, 1);
     leases_lost.notify(queue, 2);
     waits.notify(queue, 3);
     CHECK(queue.take().empty());
-    mutex.unlock();
+    CHECK(held.release() == zkl::status::ok);
     CHECK(lock_lost.wait() == zkl::status::not_owner && waits.wait() == zkl::status::ok);
     CHECK(one.release() == zkl::status::ok);
     CHECK(leases_lost.wait() == zkl::status::not_owner);
@@ -529,7 +525,6 @@ void completion_queues_report_operations()
     };
     AWAIT(all_taken());
     CHECK(std::is_permutation(keys.begin(), keys.end(), std::vector<std::uint64_t>{1, 2, 3}.begin()));
-    CHECK(mutex.release(zkl::owner{7}) == zkl::status::ok);
     THROWS(invalid, "count is 0", queue.take(0));
 }
 
@@ -538,20 +533,17 @@ void releases_and_queries_are_operations()
 {
     zkl::client client(check::servers);
     zkl::mutex mutex(client, fresh_path());
-    mutex.lock();
+    zkl::hold held = mutex.acquire();
     zkl::operation query = mutex.start_participants();
     CHECK(query.wait() == zkl::status::ok);
-    zkl::operation release = mutex.start_release();
-    CHECK(!mutex.is_held() && release.wait() == zkl::status::ok);
+    zkl::operation release = held.start_release();
+    CHECK(!held && !mutex.is_held_in_process() && release.wait() == zkl::status::ok);
     CHECK(query.participants().size() == 1 && query.participants().front().holds);
     THROWS(invalid, "the operation has no participants", release.participants());
     THROWS(invalid, "", query.take_hold());
-    THROWS(not_owner, "", mutex.start_release().get());
-    CHECK(mutex.try_lock(zkl::owner{7}));
-    CHECK(mutex.start_release(zkl::owner{7}).wait() == zkl::status::ok && !mutex.is_held(zkl::owner{7}));
     // The destructor of an operation does not stop a release.
-    mutex.lock();
-    static_cast<void>(mutex.start_release());
+    held = mutex.acquire();
+    static_cast<void>(held.start_release());
     AWAIT(mutex.participants().empty());
 
     zkl::shared_mutex shared(client, fresh_path());
@@ -689,7 +681,7 @@ void errors_are_system_errors()
     const std::string path = fresh_path();
     zkl::mutex one(client, path), two(client, path);
     const std::lock_guard guard(one);
-    CHECK(one.node_path().find(path) == 0 && one.node_path(zkl::owner::this_thread) == one.node_path());
+    CHECK(one.node_path().find(path) == 0);
     THROWS(deadlock, path, two.lock());
     CHECK(!on_new_thread([&] { return two.try_lock(); }));
 }
@@ -834,7 +826,7 @@ void what_was_moved_from_has_no_handle()
     to = zkl::client(check::servers);
     CHECK(to.state() == zkl::state::connected);
     THROWS(closed, "", mutex.try_lock());
-    CHECK(!mutex.is_held() && !mutex.is_held_in_process() && !mutex.is_held(zkl::owner{1}));
+    CHECK(!mutex.is_held() && !mutex.is_held_in_process());
     CHECK(mutex.release() != zkl::status::ok);
     mutex.unlock();
     to = std::move(*&to);
@@ -924,10 +916,9 @@ void locks_move()
     CHECK(first.release() == zkl::status::handle);
     another.revoke(mutex.node_path());
     AWAIT(events == 101);
-    zkl::owned owned(mutex, zkl::owner{3});
     zkl::mutex member(client, fresh_path());
     zkl::multi both(mutex, member);
-    // The owner and the multi-lock refer to the lock, wherever its object is.
+    // The multi-lock refers to the lock, wherever its object is.
     zkl::mutex last(client, fresh_path());
     last.lock();
     zkl::mutex rival(another, path);
@@ -935,12 +926,11 @@ void locks_move()
     last = std::move(mutex);
     CHECK(last.is_held() && last.native_handle() != before && !rival.try_lock());
     last.unlock();
-    CHECK(owned.try_lock() && owned.release() == zkl::status::ok);
     {
         const std::lock_guard guard(both);
         CHECK(last.is_held() && member.is_held());
     }
-    AWAIT(events == 101 + 5);
+    AWAIT(events == 101 + 3);
     last = zkl::mutex(client, fresh_path());
     THROWS(closed, "", both.lock());
     // An assignment releases the lock that the object held before.

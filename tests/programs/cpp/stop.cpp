@@ -37,20 +37,19 @@ void concurrent_lost_token_calls_are_safe()
     for (int round = 0; round < 50; round++) {
         zkl::client client(check::servers);
         zkl::mutex mutex(client, fresh_path());
-        const zkl::operation op = mutex.start(zkl::owner{7});
-        op.get();
+        const zkl::hold held = mutex.acquire();
         std::stop_token one, two;
         std::atomic<bool> begins{false};
         std::thread other([&] {
             while (!begins) {}
-            one = mutex.lost_token(zkl::owner{7});
+            one = held.lost_token();
         });
         begins = true;
-        two = mutex.lost_token(zkl::owner{7});
+        two = held.lost_token();
         other.join();
         CHECK(one == two && !one.stop_requested());
         client.close();
-        CHECK(one.stop_requested() && mutex.lost_token(zkl::owner{7}).stop_requested());
+        CHECK(one.stop_requested() && held.lost_token().stop_requested());
     }
 }
 
@@ -59,32 +58,30 @@ void work_stops_when_its_lock_is_lost()
 {
     zkl::client client(check::servers);
     zkl::mutex mutex(client, fresh_path());
-    THROWS(not_owner, "", mutex.lost_token());
-    mutex.lock();
-    const std::stop_token token = mutex.lost_token(), same = mutex.lost_token();
+    zkl::hold held = mutex.acquire();
+    const std::stop_token token = held.lost_token(), same = held.lost_token();
     CHECK(token == same && token.stop_possible() && !token.stop_requested());
     std::atomic<bool> was_called{false};
     const std::stop_callback callback(token, [&] { was_called = true; });
-    std::thread([&] { THROWS(not_owner, "", mutex.lost_token()); }).join();
+    std::thread([&] { CHECK(held.lost_token() == token); }).join();
     expire(client);
     AWAIT(token.stop_requested() && was_called);
-    AWAIT(mutex.state() == zkl::lock_state::lost);
-    CHECK(mutex.lost_token().stop_requested() && mutex.release() == zkl::status::lost);
+    AWAIT(held.state() == zkl::lock_state::lost);
+    CHECK(held.lost_token().stop_requested() && held.release() == zkl::status::lost);
+    THROWS(handle, "", held.lost_token());
 
     // The next hold has its own token.
-    mutex.lock();
-    const std::stop_token next = mutex.lost_token();
-    CHECK(next != token && !next.stop_requested());
-    mutex.unlock();
+    held = mutex.acquire();
+    const std::stop_token next = held.lost_token();
+    CHECK(next != token && !next.stop_requested() && held.release() == zkl::status::ok);
     // The token of a hold that has ended cannot be stopped any more.
     AWAIT(!next.stop_possible());
-    mutex.lock();
-    const std::stop_token third = mutex.lost_token();
+    held = mutex.acquire();
+    const std::stop_token third = held.lost_token();
     CHECK(third != next);
     expire(client);
     AWAIT(third.stop_requested());
     CHECK(!next.stop_requested());
-    mutex.unlock();
 }
 
 // The hold is UNCERTAIN, so no program may rely on it.
@@ -92,21 +89,16 @@ void work_stops_when_its_lock_is_uncertain()
 {
     zkl::client client(check::servers, zkl::config().session_timeout(3s).lease_margin(750ms));
     zkl::mutex mutex(client, fresh_path());
-    const std::lock_guard guard(mutex);
+    const zkl::hold held = mutex.acquire();
     const std::int64_t session = client.session_id();
-    const std::stop_token token = mutex.lost_token();
+    const std::stop_token token = held.lost_token();
     CHECK(zkl_standalone_freeze(server, session) == ZKL_OK);
     AWAIT(token.stop_requested());
-    CHECK(mutex.state() == zkl::lock_state::uncertain && mutex.lost_token().stop_requested());
+    CHECK(held.state() == zkl::lock_state::uncertain && held.lost_token().stop_requested());
     CHECK(zkl_standalone_thaw(server, session) == ZKL_OK);
-    AWAIT(mutex.state() == zkl::lock_state::held || mutex.state() == zkl::lock_state::lost);
-    if (mutex.state() == zkl::lock_state::held) {
-        // A new token after the recovery is not stopped.
-        const std::stop_token again = mutex.lost_token();
-        CHECK(!again.stop_requested() && token.stop_requested());
-        expire(client);
-        AWAIT(again.stop_requested());
-    }
+    AWAIT(held.state() == zkl::lock_state::held || held.state() == zkl::lock_state::lost);
+    // The token speaks of the whole hold, which has not been safe throughout.
+    CHECK(token.stop_requested() && held.lost_token() == token);
 }
 
 // Holds of all kinds of locks and leases have a token, which is stopped at their loss.
@@ -119,44 +111,30 @@ void every_hold_has_a_token()
     zkl::semaphore semaphore(client, fresh_path(), 3);
     zkl::mutex here(client, fresh_path()), there(other, fresh_path());
     zkl::multi both(here, there);
-    const zkl::hold one = semaphore.acquire(), two = semaphore.acquire(2);
-    zkl::operation task = mutex.start(zkl::owner{5});
-    CHECK(task.wait() == zkl::status::ok);
-    const std::scoped_lock guard(anybodys);
-    const std::shared_lock reader(shared);
-    both.lock();
-    std::stop_token second_reader;
-    std::atomic<bool> is_done{false};
-    std::thread other_thread([&] {
-        const std::shared_lock also(shared);
-        second_reader = shared.reader().lost_token();
-        is_done = true;
-        AWAIT(second_reader.stop_requested());
-    });
-    AWAIT(is_done);
-    const std::vector<std::stop_token> tokens{mutex.lost_token(zkl::owner{5}), anybodys.lost_token(),  shared.reader().lost_token(),
-                                              both.lost_token(),               one.lost_token(),      two.lost_token(), here.lost_token()};
-    CHECK(one.lost_token() == tokens[4] && both.lost_token() == tokens[3] && tokens[3] != tokens[6] && second_reader != tokens[2]);
-    const std::stop_token elsewhere = there.lost_token();
+    const zkl::hold one = semaphore.acquire(), two = semaphore.acquire(2), of_mutex = mutex.acquire(), of_anybodys = anybodys.acquire();
+    const zkl::hold reader = shared.reader().acquire(), second_reader = shared.reader().acquire();
+    zkl::hold of_both = both.acquire(zkl::owner{5});
+    const zkl::hold of_here = here.acquire(zkl::owner{5});
+    zkl::hold of_there = there.acquire(zkl::owner{5});
+    const std::vector<std::stop_token> tokens{of_mutex.lost_token(), of_anybodys.lost_token(), reader.lost_token(),  second_reader.lost_token(),
+                                              of_both.lost_token(),  one.lost_token(),         two.lost_token(), of_here.lost_token()};
+    CHECK(one.lost_token() == tokens[5] && of_both.lost_token() == tokens[4] && tokens[4] != tokens[7] && tokens[2] != tokens[3]);
+    const std::stop_token elsewhere = of_there.lost_token();
     for (const std::stop_token &token : tokens) CHECK(token.stop_possible() && !token.stop_requested());
     expire(client);
     for (const std::stop_token &token : tokens) AWAIT(token.stop_requested());
-    other_thread.join();
-    CHECK(!elsewhere.stop_requested() && there.is_held());
+    CHECK(!elsewhere.stop_requested() && of_there.is_held());
     AWAIT(one.state() == zkl::lock_state::lost);
     CHECK(one.lost_token().stop_requested());
-    both.unlock();
+    CHECK(of_both.release() == zkl::status::lost && of_there.release() == zkl::status::ok);
     // The session of the other client ends.
-    both.lock();
-    const std::stop_token again = both.lost_token();
+    of_both = both.acquire();
+    const std::stop_token again = of_both.lost_token();
     expire(other);
     AWAIT(again.stop_requested());
-    both.unlock();
     // The client is closed.
-    CHECK(mutex.release(zkl::owner{5}) == zkl::status::lost);
-    mutex.lock();
-    const zkl::hold last = semaphore.acquire();
-    const std::stop_token closed = mutex.lost_token(), leases_closed = last.lost_token();
+    const zkl::hold last_of_mutex = mutex.acquire(), last = semaphore.acquire();
+    const std::stop_token closed = last_of_mutex.lost_token(), leases_closed = last.lost_token();
     CHECK(!closed.stop_requested() && !leases_closed.stop_requested());
     client.close();
     CHECK(closed.stop_requested() && leases_closed.stop_requested());
@@ -169,12 +147,12 @@ void a_member_lock_is_destroyed_while_it_is_held()
     auto one = std::make_unique<zkl::mutex>(client, fresh_path());
     zkl::mutex two(client, fresh_path());
     zkl::multi both(*one, two);
-    both.lock();
-    const std::stop_token token = both.lost_token(), other = two.lost_token();
+    const zkl::hold of_both = both.acquire(zkl::owner{5}), of_two = two.acquire(zkl::owner{5});
+    const std::stop_token token = of_both.lost_token(), other = of_two.lost_token();
     CHECK(!token.stop_requested());
     one.reset();
-    CHECK(both.lost_token().stop_requested() && !both.is_held());
-    CHECK(two.lost_token() == other && !other.stop_requested() && two.is_held());
+    CHECK(of_both.lost_token().stop_requested() && !of_both.is_held());
+    CHECK(of_two.lost_token() == other && !other.stop_requested() && of_two.is_held());
 }
 
 // The token of a multi-lock still stops when a lock that its owner continues to hold is lost, whichever member was destroyed.
@@ -184,8 +162,8 @@ void every_member_lock_of_a_broken_multi_lock_is_watched()
         zkl::client client(check::servers);
         auto one = std::make_unique<zkl::mutex>(client, fresh_path()), two = std::make_unique<zkl::mutex>(client, fresh_path());
         zkl::multi both(*one, *two);
-        both.lock();
-        const std::stop_token token = both.lost_token();
+        const zkl::hold held = both.acquire();
+        const std::stop_token token = held.lost_token();
         std::atomic<int> ends{0};
         client.on_event([&](const zkl::event &event) { ends += event.lock_state() == zkl::lock_state::free; });
         (is_first_destroyed ? one : two).reset();
@@ -196,15 +174,15 @@ void every_member_lock_of_a_broken_multi_lock_is_watched()
     }
 }
 
-// If a program polls for events but never dispatches, the library keeps at most one token for each thread.
+// If a program polls for events but never dispatches, the library keeps no token of a hold that has ended.
 void tokens_of_holds_that_are_over_are_forgotten()
 {
     zkl::client client(check::servers, zkl::config().poll_events());
     zkl::mutex mutex(client, fresh_path());
     std::stop_token before;
     for (int i = 0; i < 10; i++) {
-        const std::lock_guard guard(mutex);
-        const std::stop_token token = mutex.lost_token();
+        const zkl::hold held = mutex.acquire();
+        const std::stop_token token = held.lost_token();
         CHECK(token.stop_possible() && !before.stop_possible());
         before = token;
     }

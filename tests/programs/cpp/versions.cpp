@@ -82,7 +82,7 @@ void FUNCTION(use)(const char *servers)
     leases.on_lost([] {});
     CHECK(leases.is_held() && semaphore.try_acquire(1).has_value() && leases.release() == zkl::status::ok);
     zkl::operation operation = shared.reader().start(zkl::owner{1});
-    CHECK(operation.wait() == zkl::status::ok && shared.reader().release(zkl::owner{1}) == zkl::status::ok);
+    CHECK(operation.wait() == zkl::status::ok && operation.take_hold().release() == zkl::status::ok);
     await(all, 4);
 }
 

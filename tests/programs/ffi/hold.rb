@@ -45,13 +45,15 @@ op = run(:zkl_client_start, servers, nil)
 client = output(:zkl_op_client, op)
 Zkl.zkl_op_free op
 lock = output(:zkl_mutex_new, client, path)
-Zkl.zkl_op_free run(:zkl_acquire_start, lock, 7, 20_000)
-check Zkl.zkl_is_held_as(lock, 7) == 1, "the lock is not held"
+op = run(:zkl_acquire_start, lock, 7, 20_000)
+hold = output(:zkl_op_hold, op)
+Zkl.zkl_op_free op
+check Zkl.zkl_hold_is_held(hold) == 1, "the lock is not held"
 op = run(:zkl_participants_start, lock)
 participant = Participant.new(output(:zkl_op_participant, op, 0))
 check participant.node_path.to_s.start_with?(path) && participant.holds == 1, "another participant"
 Zkl.zkl_op_free op
-Zkl.zkl_op_free run(:zkl_release_start, lock, 7)
+Zkl.zkl_op_free run(:zkl_hold_release_start, hold)
 Zkl.zkl_lock_free lock
 Zkl.zkl_op_free run(:zkl_client_close_start, client)
 Zkl.zkl_client_free client
