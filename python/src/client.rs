@@ -7,13 +7,15 @@ use std::sync::{self, Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyMapping, PyString};
+use pyo3::types::{PyDict, PyMapping, PyString};
 use zeroize::Zeroizing;
 use zklock::internal::{self, FileOption, PerProcess, configure};
-use zklock::{Config, Status, WeakClient};
+use zklock::{ClientState, Config, Status, WeakClient};
 
 use crate::auth::{self, AuthPairs};
 use crate::callback::{callable, is_callback_thread, set_thread_notifier, start_thread, wait_until_returned};
@@ -27,13 +29,13 @@ use crate::imports::imports;
 use crate::lock::{self, Lock, MultiLock, Mutex, RwLock, SemaphoreMutex};
 use crate::log;
 use crate::metrics;
-use crate::participant::Participant;
 use crate::python_call::CallPython;
+use crate::resource_warning::warn_without_log;
 use crate::seconds::{self, Seconds};
 use crate::semaphore::Semaphore;
 use crate::states::client_state;
 use crate::wait::{set_exiting, wait};
-use crate::{int_args, text};
+use crate::{int_args, text, unknown_args};
 
 /// A client has one ZooKeeper session. Any number of locks and threads may share the client.
 ///
@@ -97,6 +99,21 @@ pub(crate) struct Client {
     events: Py<ClientEvents>,
     /// The other references to this value are weak, so that the locks are dropped with the client object.
     held_locks: Arc<HeldLocks>,
+    /// Whether the object belongs to a `zklock.aio.Client`, which issues the ResourceWarning for an open client itself.
+    is_of_loop: bool,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let is_open = self.core.state().is_ok_and(|state| state != ClientState::Closed);
+        if is_open && !self.is_of_loop {
+            let servers = std::mem::take(&mut *self.servers.lock().unwrap_or_else(PoisonError::into_inner));
+            let hint = "was not closed; use a with block, or call close()";
+            Python::try_attach(|py| {
+                warn_without_log(py, || Ok(format!("the client of {} {hint}", quoted(py, &servers)?)));
+            });
+        }
+    }
 }
 
 impl Client {
@@ -118,7 +135,8 @@ impl Client {
         register_for_exit(&client, dispatcher);
         let held_locks = Arc::default();
         events.get().set_held_locks(&held_locks);
-        Self { core: DetachedDrop::new(client), servers: sync::Mutex::new(servers), events, held_locks }
+        let is_of_loop = matches!(dispatcher, CallbackDispatcher::Loop);
+        Self { core: DetachedDrop::new(client), servers: sync::Mutex::new(servers), events, held_locks, is_of_loop }
     }
 
     /// Drops the references to the locks that a closed client no longer holds.
@@ -232,10 +250,9 @@ impl Client {
 
 /// Returns the path of `node`, which is a text or a Participant.
 pub(crate) fn path_of(node: &Bound<'_, PyAny>) -> PyResult<String> {
-    if let Ok(participant) = node.cast::<Participant>() {
-        return Ok(participant.get().node_path().to_owned());
-    }
-    if let Ok(path) = node.cast::<PyString>() {
+    let is_participant = node.is_instance(imports(node.py())?.participant.bind(node.py()))?;
+    let path = if is_participant { node.getattr(intern!(node.py(), "node_path"))? } else { node.clone() };
+    if let Ok(path) = path.cast::<PyString>() {
         return text::content("node", path);
     }
     let kind = type_name(node);
@@ -314,13 +331,13 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 impl Client {
     #[new]
     #[pyo3(
-        signature = (servers, *, session_timeout=None, connect_timeout=None, lease_margin=None, auth=None, wait_for_kazoo=false, on_event=None, options=None),
+        signature = (servers=None, *, session_timeout=None, connect_timeout=None, lease_margin=None, auth=None, wait_for_kazoo=false, on_event=None, options=None, **unknown),
         text_signature = "(servers, *, session_timeout=None, connect_timeout=None, lease_margin=None, auth=(), wait_for_kazoo=False, on_event=None, options=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keywords, in Python")]
     fn new(
         py: Python<'_>,
-        #[pyo3(from_py_with = text::servers)] servers: String,
+        servers: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = seconds::session_timeout)] session_timeout: Option<Seconds>,
         #[pyo3(from_py_with = seconds::connect_timeout)] connect_timeout: Option<Seconds>,
         #[pyo3(from_py_with = seconds::lease_margin)] lease_margin: Option<Seconds>,
@@ -328,7 +345,11 @@ impl Client {
         #[pyo3(from_py_with = text::wait_for_kazoo)] wait_for_kazoo: bool,
         on_event: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyAny>>,
+        unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
+        unknown_args::refuse("Client()", unknown)?;
+        let missing = || PyTypeError::new_err("Client() missing 1 required positional argument: 'servers'");
+        let servers = text::servers(servers.ok_or_else(missing)?)?;
         log::sync_level(py)?;
         let (auth, options) = (auth_of(auth)?, options_of(options)?);
         let keywords = Keywords { session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, options };
@@ -391,6 +412,26 @@ impl Client {
         let lock = self.core.mutex(&path).or_raise(py)?;
         lock.set_local_handover(local_handover).or_raise(py)?;
         lock::object(py, Mutex, Lock::new(py, lock, path, timeout, data.as_deref(), self.events(py))?)
+    }
+
+    /// Lead other processes: yield a Hold for each term of this process as the leader on ``path``. ::
+    ///
+    ///     for term in client.lead("/leader"):
+    ///         while term.is_held:
+    ///             work(fence=term.token)
+    ///
+    /// Only one process leads at a time. Each step of the loop waits without limit until this process is the leader, and then
+    /// yields the Hold of a mutex on the path. The next step, ``break``, and an exception end the term: the library releases the
+    /// Hold, or forgets the Hold if the leadership was lost, and another process may lead. ``data`` has the same meaning as for
+    /// ``mutex()``. The iteration ends when the client is closed. Use the iterator in one thread.
+    #[pyo3(signature = (path, *, data=None))]
+    fn lead<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = text::path)] path: String,
+        #[pyo3(from_py_with = text::data)] data: Option<PyBackedBytes>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        imports(py)?.terms.bind(py).call_python((self.mutex(py, path, None, data, 0)?,))
     }
 
     /// Make a mutex that is not re-entrant and that any thread may release, like Curator's ``InterProcessSemaphoreMutex``. The method

@@ -19,6 +19,11 @@ pub(crate) struct Imports {
     /// The classes of `zklock/_events.py`.
     pub(crate) client_event: Py<PyAny>,
     pub(crate) lock_event: Py<PyAny>,
+    /// The classes of `zklock/_queue.py`.
+    pub(crate) participant: Py<PyAny>,
+    pub(crate) waiting: Py<PyAny>,
+    /// A function of `zklock/_work.py`.
+    pub(crate) terms: Py<PyAny>,
     /// A function and a class of `zklock/_metrics.py`.
     pub(crate) metrics: Py<PyAny>,
     pub(crate) histogram: Py<PyAny>,
@@ -76,6 +81,7 @@ pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
     static NEEDED: PyOnceLock<Imports> = PyOnceLock::new();
     NEEDED.get_or_try_init(py, || {
         let (states, events) = (py.import("zklock._states")?, py.import("zklock._events")?);
+        let queue = py.import("zklock._queue")?;
         let (metrics, logs, threading) =
             (py.import("zklock._metrics")?, py.import("zklock._logs")?, py.import("threading")?);
         let (greenlets, threads) = (py.import("zklock._greenlets")?, py.import("zklock._threads")?);
@@ -86,6 +92,9 @@ pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
             waits_for: members(&states.getattr("WaitsFor")?)?,
             client_event: events.getattr("ClientEvent")?.unbind(),
             lock_event: events.getattr("LockEvent")?.unbind(),
+            participant: queue.getattr("Participant")?.unbind(),
+            waiting: queue.getattr("Waiting")?.unbind(),
+            terms: py.import("zklock._work")?.getattr("terms")?.unbind(),
             metrics: metrics.getattr("metrics_of")?.unbind(),
             histogram: metrics.getattr("Histogram")?.unbind(),
             log_level: logs.getattr("effective_level")?.unbind(),

@@ -31,8 +31,8 @@ mod standalone;
 mod states;
 mod task_lock;
 mod text;
+mod unknown_args;
 mod wait;
-mod waiting;
 
 use pyo3::prelude::*;
 
@@ -84,8 +84,6 @@ mod _zklock {
     #[pymodule_export]
     use super::lock::WriteLock;
     #[pymodule_export]
-    use super::participant::Participant;
-    #[pymodule_export]
     use super::semaphore::Leases;
     #[pymodule_export]
     use super::semaphore::Semaphore;
@@ -95,8 +93,6 @@ mod _zklock {
     use super::standalone::StandaloneServer;
     #[pymodule_export]
     use super::task_lock::TaskLock;
-    #[pymodule_export]
-    use super::waiting::Waiting;
 
     use super::*;
 

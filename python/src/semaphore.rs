@@ -14,12 +14,11 @@ use crate::errors::{EndedItem, OrRaise, end_block, ignore_forked, status_word};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener, Listeners};
 use crate::greenlet::WaitTarget;
 use crate::log;
-use crate::participant::{self, Participant};
+use crate::participant::{self, Participant, Waiting};
 use crate::resource_warning::{is_released_with_object, warn};
 use crate::seconds::{self, AcquireTimeout, Seconds};
 use crate::states::lock_state;
 use crate::wait::{wait, wait_lost};
-use crate::waiting::{self, Waiting};
 use crate::{int_args, text};
 
 /// A semaphore, like Curator's ``InterProcessSemaphoreV2``. ``Client.semaphore()`` makes a Semaphore, and ``acquire()`` returns
@@ -121,7 +120,7 @@ impl Semaphore {
     /// Return a list of Waiting objects, one for each call that waits for leases of this object; see ``Lock.waiting()``. Does not
     /// block.
     fn waiting(&self, py: Python<'_>) -> PyResult<Vec<Waiting>> {
-        Ok(waiting::all(self.core.waiting().or_raise(py)?))
+        Ok(participant::waiting(self.core.waiting().or_raise(py)?))
     }
 
     /// Set the data for the nodes that later calls create. If ``data`` is None, the nodes contain the address of this host, as in

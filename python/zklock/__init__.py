@@ -113,7 +113,9 @@ from zklock._errors import (
 from zklock._events import ClientEvent, Event, LockEvent
 from zklock._metrics import Histogram, Metrics
 from zklock._protocols import HoldLike, LockLike
+from zklock._queue import Participant, Waiting
 from zklock._states import ClientState, LockState, WaitsFor
+from zklock._work import locked
 from zklock._zklock import (
     Client,
     Hold,
@@ -122,17 +124,18 @@ from zklock._zklock import (
     Lock,
     MultiLock,
     Mutex,
-    Participant,
     ReadLock,
     RwLock,
     Semaphore,
     SemaphoreMutex,
-    Waiting,
     WriteLock,
     __version__,
     _check_interpreter,
     _close_all,
 )
+
+# isort: split
+from zklock._lazy import LazyClient
 
 if typing.TYPE_CHECKING:
     from types import ModuleType
@@ -164,6 +167,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidHandle",
     "InvalidType",
+    "LazyClient",
     "Leases",
     "Listener",
     "Lock",
@@ -190,6 +194,8 @@ __all__ = [
     "WaitsFor",
     "WriteLock",
     "__version__",
+    "aio",
+    "locked",
 ]
 
 

@@ -3,15 +3,13 @@
 At run time, this file must not import the native module, because the native module imports this file.
 """
 
-from __future__ import annotations
+from dataclasses import InitVar, dataclass
+from typing import TYPE_CHECKING, Any, Generic, Optional, Union
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Union
+from zklock._states import ClientState, LockState
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
-
-    from zklock._states import ClientState, LockState
 
     LockT_co = TypeVar("LockT_co", covariant=True, default=Any)
 else:
@@ -40,10 +38,14 @@ class LockEvent(Generic[LockT_co]):
     ``zklock.Client``, and ``LockEvent[zklock.aio.Lock]`` is the type of the events of a ``zklock.aio.Client``.
     """
 
-    lock: LockT_co | None
-    """The lock: a ``zklock.Lock``, or a ``zklock.aio.Lock`` if the client belongs to ``zklock.aio``. The field is None
-    for leases, and for a lock object that was garbage-collected.
-    """
+    if TYPE_CHECKING:
+        lock: LockT_co | None
+        """The lock: a ``zklock.Lock``, or a ``zklock.aio.Lock`` if the client belongs to ``zklock.aio``. The attribute
+        is None for leases, for a lock object that was garbage-collected, and in a pickled event. It is no field of the
+        dataclass: ``dataclasses.asdict()``, comparisons and ``repr()`` leave it out.
+        """
+    else:
+        lock: InitVar[Optional[Any]]
     path: str
     """The path of the lock or semaphore."""
     state: LockState
@@ -56,6 +58,14 @@ class LockEvent(Generic[LockT_co]):
     """
     fencing_pass: int = 0
     """The number of local hand-overs under the hold's fencing token before the hold began."""
+
+    if not TYPE_CHECKING:
+
+        def __post_init__(self, lock: Any) -> None:
+            object.__setattr__(self, "lock", lock)
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {**self.__dict__, "lock": None}
 
 
 Event = Union[ClientEvent, LockEvent]

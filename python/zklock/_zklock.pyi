@@ -1,6 +1,6 @@
 """Types of the native module of zklock. scripts/stubs.py copies the docstrings from the compiled module."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, final, overload
@@ -9,7 +9,8 @@ from typing_extensions import Self, disjoint_base
 
 from zklock._events import Event, LockEvent
 from zklock._metrics import Metrics
-from zklock._states import ClientState, LockState, WaitsFor
+from zklock._queue import Participant, Waiting
+from zklock._states import ClientState, LockState
 from zklock.aio import Client as AioClient
 
 __all__ = [
@@ -20,14 +21,12 @@ __all__ = [
     "Lock",
     "MultiLock",
     "Mutex",
-    "Participant",
     "ReadLock",
     "RwLock",
     "Semaphore",
     "SemaphoreMutex",
     "Session",
     "StandaloneServer",
-    "Waiting",
     "WriteLock",
     "_Busy",
     "_CompletionQueue",
@@ -155,6 +154,19 @@ class Client:
         ``local_handover`` is the maximum number of consecutive local hand-overs between threads of this process; see
         ``Lock.set_local_handover()``. Raises ValueError for a path that ZooKeeper does not accept, and ClientClosed if
         the client is closed.
+        """
+    def lead(self, path: str, *, data: bytes | None = None) -> Generator[Hold]:
+        """Lead other processes: yield a Hold for each term of this process as the leader on ``path``. ::
+
+            for term in client.lead("/leader"):
+                while term.is_held:
+                    work(fence=term.token)
+
+        Only one process leads at a time. Each step of the loop waits without limit until this process is the leader,
+        and then yields the Hold of a mutex on the path. The next step, ``break``, and an exception end the term: the
+        library releases the Hold, or forgets the Hold if the leadership was lost, and another process may lead.
+        ``data`` has the same meaning as for ``mutex()``. The iteration ends when the client is closed. Use the iterator
+        in one thread.
         """
     def semaphore_mutex(self, path: str, *, timeout: float | None = None, data: bytes | None = None) -> SemaphoreMutex:
         """Make a mutex that is not re-entrant and that any thread may release, like Curator's
@@ -938,70 +950,6 @@ class Listener:
         """
     @property
     def _is_stopped(self) -> bool: ...
-
-@final
-class Participant:
-    """A participant of a lock: the node of a holder or a waiter in the lock's queue. Participants are immutable,
-    comparable and hashable.
-    """
-    @property
-    def node_path(self) -> str:
-        """The path of the node, without the client's chroot."""
-    @property
-    def holds(self) -> bool:
-        """Whether this participant holds the lock. The value is False for a waiter."""
-    @property
-    def session_id(self) -> int:
-        """The id of the session that owns the node."""
-    @property
-    def czxid(self) -> int:
-        """The zxid of the transaction that created the node. For a holder, the czxid is the fencing token."""
-    @property
-    def data(self) -> bytes:
-        """The data of the node. By default, the data is the host address of the participant."""
-    def __eq__(self, other: object, /) -> bool: ...
-    def __ne__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-
-@final
-class Waiting:
-    """The description of a call that waits for a lock or for leases; see ``Lock.waiting()``. Waitings are immutable,
-    comparable and hashable.
-    """
-    @property
-    def waits_for(self) -> WaitsFor:
-        """The reason why the call waits, as a WaitsFor."""
-    @property
-    def node_path(self) -> str | None:
-        """The path of the node that the call has created, or None if the call has no node. ``participants()`` returns
-        the same path for the node. If the call has created several nodes, the property returns the path of the first
-        node that has to wait.
-        """
-    @property
-    def ahead(self) -> str | None:
-        """The path of the node for which the call waits, or None if the path is not known. If the call waits in a
-        queue, this node is the nearest node ahead. If the call waits for leases, this node is the directory of the
-        leases. If the call waits for a shared count, this node contains the count. Without a connection, the property
-        returns the last known path.
-        """
-    @property
-    def session_id(self) -> int:
-        """The id of the session that owns the node ahead, or 0 if the id is not known."""
-    @property
-    def count(self) -> int:
-        """The number of nodes ahead in the queue. If ``waits_for`` is LEASES, ``count`` is the number of leases that
-        other holders must release first. If ``waits_for`` is COUNT, the shared count must first increase by ``count``.
-        The client reports the last known number, or zero if no number is known.
-        """
-    @property
-    def waited(self) -> float:
-        """The number of seconds for which the call has waited."""
-    @property
-    def left(self) -> float | None:
-        """The number of seconds until the call times out, or None if the call has no time limit."""
-    def __eq__(self, other: object, /) -> bool: ...
-    def __ne__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
 
 @final
 class Session:

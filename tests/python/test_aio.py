@@ -240,13 +240,11 @@ def test_waits_with_the_tools_of_asyncio(loops: Loops, server: ZooKeeper, path: 
             assert not done
             await lock.release()
             assert await waiting
-            await asyncio.sleep(0)
-            assert not blocked.is_held
-            assert blocked.is_held_in_process
+            # The task that has called acquire() is the owner.
+            assert blocked.is_held
+            await blocked.release()
 
-    # The task that acquired the lock has ended.
-    with pytest.warns(ResourceWarning, match=r"ended while it holds <zklock\.aio\.Mutex"):
-        loops.run(main())
+    loops.run(main())
 
 
 def test_timeouts(loops: Loops, server: ZooKeeper, path: str, inspector: Inspector) -> None:

@@ -172,6 +172,11 @@ def is_free(lock: Lock) -> bool:
     return not lock.is_held_in_process
 
 
+async def acquire(lock: Lock) -> bool:
+    """Acquire the lock for the task that runs this coroutine."""
+    return await lock.acquire()
+
+
 def test_cancelled_acquire_during_handover_leaves_no_hold(
     loops: Loops, server: ZooKeeper, path: str, inspector: Inspector
 ) -> None:
@@ -184,7 +189,7 @@ def test_cancelled_acquire_during_handover_leaves_no_hold(
             won = 0
             for count in range(60):
                 await held.acquire()
-                task = asyncio.ensure_future(lock.acquire())
+                task = asyncio.ensure_future(acquire(lock))
                 await until(functools.partial(waits_for_a_node, lock))
                 held.release_nowait()
                 await turns(count // 2)

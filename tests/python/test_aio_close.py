@@ -275,7 +275,6 @@ def test_another_loop(loops: Loops, server: ZooKeeper, path: str) -> None:
             kept["pool"].participants,
             kept["leases"].release,
             client.connect,
-            client.close,
             lambda: client.shared_count_get(path),
             lambda: client.shared_count_set(path, 1),
         ):

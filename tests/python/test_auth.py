@@ -141,6 +141,7 @@ def test_callable_must_not_wait_for_a_lock(server: ZooKeeper, path: str) -> None
         zklock.Client(server.address, auth=[("digest", credentials)]).close()
 
 
+@pytest.mark.filterwarnings("ignore:the client of .* was not closed:ResourceWarning")
 def test_client_in_a_cycle_with_its_callable_is_collected(server: ZooKeeper) -> None:
     class Service:
         def __init__(self) -> None:

@@ -237,6 +237,7 @@ def test_exception_in_the_block_propagates(server: ZooKeeper) -> None:
     assert client.state is ClientState.CLOSED
 
 
+@pytest.mark.filterwarnings("ignore:the client of .* was not closed:ResourceWarning")
 def test_the_session_ends_with_the_last_handle(server: ZooKeeper, path: str, inspector: Inspector) -> None:
     client = zklock.Client(server.address)
     gone = weakref.ref(client)
@@ -276,6 +277,7 @@ def test_the_server_dies(own_server: ZooKeeper, path: str) -> None:
         assert time.monotonic() - closing < 2.5 + SLACK
 
 
+@pytest.mark.filterwarnings("ignore:the client of .* was not closed:ResourceWarning")
 @pytest.mark.parametrize("what", ["client", "lock"])
 def test_other_threads_go_on_while_a_forgotten_client_closes(own_server: ZooKeeper, what: str) -> None:
     things = [zklock.Client(own_server.address, session_timeout=10)]

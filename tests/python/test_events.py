@@ -63,7 +63,7 @@ def test_event_has_its_fields() -> None:
     assert hash(event) == hash(same)
     assert event != LockEvent(None, "/a", LOST, HELD, 8)
     assert repr(event) == (
-        "LockEvent(lock=None, path='/a', state=<LockState.LOST: 'lost'>, previous=<LockState.HELD: 'held'>, "
+        "LockEvent(path='/a', state=<LockState.LOST: 'lost'>, previous=<LockState.HELD: 'held'>, "
         "token=7, fencing_pass=0)"
     )
     client = ClientEvent(state=CLOSED, previous=CONNECTED)
@@ -338,6 +338,7 @@ def test_hanging_callback_blocks_no_other_thread(server: ZooKeeper, path: str) -
         leave.set()
 
 
+@pytest.mark.filterwarnings("ignore:the client of .* was not closed:ResourceWarning")
 def test_callback_does_not_keep_its_client_alive(
     server: ZooKeeper, path: str, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,6 +371,7 @@ def test_callback_does_not_keep_its_client_alive(
     assert not reports
 
 
+@pytest.mark.filterwarnings("ignore:the client of .* was not closed:ResourceWarning")
 def test_lock_keeps_the_callback_alive(server: ZooKeeper, path: str) -> None:
     heard = EventRecorder()
     client = zklock.Client(server.address, on_event=heard)

@@ -241,6 +241,7 @@ def test_the_listener_need_not_be_kept(client: Client, path: str) -> None:
         assert lost.next().state is HELD
 
 
+@pytest.mark.filterwarnings("ignore:the client of .* was not closed:ResourceWarning")
 def test_listener_keeps_neither_lock_nor_client_alive(server: ZooKeeper, path: str) -> None:
     class Program:
         def __init__(self) -> None:

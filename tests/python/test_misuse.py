@@ -320,6 +320,7 @@ def refuses_an_object(function: Any, name: str, wrong: Any, named: dict[str, Any
     return type(wrong) is not object
 
 
+@pytest.mark.filterwarnings("ignore:the client of .* was not closed:ResourceWarning")
 @pytest.mark.parametrize("cls", [cls for cls in MADE if not cls.__name__.startswith("_")], ids=lambda cls: cls.__name__)
 def test_a_wrong_type_is_reported_with_its_parameter(
     cls: type, ours: zklock.Client, standalone: StandaloneServer
@@ -332,6 +333,7 @@ def test_a_wrong_type_is_reported_with_its_parameter(
             assert refuses_an_object(method, parameter, wrong, named), f"{cls.__name__}.{name}({parameter}=object())"
 
 
+@pytest.mark.filterwarnings("ignore:the client of .* was not closed:ResourceWarning")
 @pytest.mark.parametrize("cls", [zklock.Client, zklock.aio.Client, StandaloneServer], ids=["Client", "aio", "Server"])
 def test_a_wrong_type_is_reported_with_the_constructors_parameter(cls: type) -> None:
     for parameter, wrong, named in one_wrong(cls):
@@ -395,6 +397,7 @@ def test_a_wrong_type_is_reported_with_its_parameter_in_aio(standalone: Standalo
     asyncio.run(main())
 
 
+@pytest.mark.filterwarnings("ignore:the client of .* was not closed:ResourceWarning")
 @pytest.mark.parametrize("cls", MADE, ids=lambda cls: cls.__name__)
 def test_objects_cannot_be_copied_subclassed_or_modified(
     cls: type, ours: zklock.Client, standalone: StandaloneServer
@@ -502,6 +505,7 @@ def test_a_callback_may_close_what_calls_it(ours: zklock.Client, standalone: Sta
         lock.release()
 
 
+@pytest.mark.filterwarnings("ignore:the client of .* was not closed:ResourceWarning")
 def test_cycles_can_be_collected(standalone: StandaloneServer) -> None:
     for _ in range(20):
         client = zklock.Client(standalone.address)

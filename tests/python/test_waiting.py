@@ -22,7 +22,7 @@ def test_a_waiter_names_the_node_ahead(client: zklock.Client, other_client: zklo
         assert 0.0 <= seen.waited < 60.0
         assert seen.left is not None
         assert 0.0 < seen.left <= 60.0
-        assert repr(seen).startswith(f'<zklock.Waiting for NODE "{held.node_path}" since ')
+        assert repr(seen).startswith(f"<zklock.Waiting for NODE '{held.node_path}' since ")
         # Together with participants(), it shows which participant owns the node ahead.
         people = {participant.node_path: participant for participant in held.participants()}
         assert seen.ahead is not None

@@ -5,6 +5,7 @@
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyDict;
 use zklock::{HoldView, Listen, Owner, Status};
 
 use super::{Lock, SemaphoreMutex, seconds_left, state_of};
@@ -13,11 +14,10 @@ use crate::errors::{EndedItem, OrRaise, end_block, to_py_err};
 use crate::event::{CallbackDispatcher, Listener};
 use crate::hold::{Hold, TryHold};
 use crate::hold_tracker::{current_hold_tracker, current_owner};
-use crate::participant::{self, Participant};
+use crate::participant::{self, Participant, Waiting};
 use crate::seconds::{self, AcquireTimeout, Seconds};
 use crate::states::lock_state;
-use crate::waiting::{self, Waiting};
-use crate::{int_args, text};
+use crate::{int_args, text, unknown_args};
 
 impl Lock {
     /// Returns the hold of the calling thread or greenlet.
@@ -41,11 +41,13 @@ impl Lock {
     /// thread already holds the lock on this path through another lock object, or if the thread holds the read lock and tries to
     /// acquire the write lock. In a callback, the call raises Deadlock unless the timeout is 0. In the hub of gevent or eventlet,
     /// the call always raises Deadlock. In a greenlet without a hub, the call raises Unsupported unless the timeout is 0.
-    #[pyo3(signature = (*, timeout=AcquireTimeout::Own), text_signature = "($self, *, timeout=...)")]
+    #[pyo3(signature = (*, timeout=AcquireTimeout::Own, **unknown), text_signature = "($self, *, timeout=...)")]
     fn acquire(
         this: &Bound<'_, Self>,
         #[pyo3(from_py_with = seconds::acquire_timeout)] timeout: AcquireTimeout,
+        unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<bool> {
+        unknown_args::refuse("acquire()", unknown)?;
         let timeout = timeout.or(this.get().timeout);
         match Self::acquire_for_caller(this, timeout)? {
             Ok(()) => Ok(true),
@@ -63,11 +65,13 @@ impl Lock {
     ///
     /// ``timeout`` has the same meaning as for ``acquire()``. Raises LockTimeout if the timeout passes. The other errors are the same as
     /// for ``acquire()``.
-    #[pyo3(signature = (*, timeout=AcquireTimeout::Own), text_signature = "($self, *, timeout=...)")]
+    #[pyo3(signature = (*, timeout=AcquireTimeout::Own, **unknown), text_signature = "($self, *, timeout=...)")]
     fn hold(
         this: &Bound<'_, Self>,
         #[pyo3(from_py_with = seconds::acquire_timeout)] timeout: AcquireTimeout,
+        unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Hold> {
+        unknown_args::refuse("hold()", unknown)?;
         let timeout = timeout.or(this.get().timeout);
         Hold::acquire(this, timeout)?.or_raise(this.py())
     }
@@ -147,7 +151,7 @@ impl Lock {
     /// local hand-overs (``set_local_handover()``), several waiting threads share one node. If a thread shares the node
     /// of another thread, its Waiting has no ``node_path``. ``ahead`` of this Waiting is the path of the shared node.
     fn waiting(&self, py: Python<'_>) -> PyResult<Vec<Waiting>> {
-        Ok(waiting::all(self.core.waiting().or_raise(py)?))
+        Ok(participant::waiting(self.core.waiting().or_raise(py)?))
     }
 
     /// Set the data for the nodes that later calls create. If ``data`` is None, the nodes contain the address of this host, as in

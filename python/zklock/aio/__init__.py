@@ -33,10 +33,8 @@ In this module, a hold belongs to a **task** and not to a thread. The task that 
 other tasks, threads and processes wait. If a task tries to release a lock that another task holds, ``release()`` raises
 NotOwner. Only a SemaphoreMutex has no owner, so any task may release it. The properties of a lock describe the hold of
 the current task. In a task without a hold, ``is_held`` is False and ``fencing_token`` raises NotOwner. Any task may use
-a ``Hold``. ``asyncio.wait_for(lock.acquire(), 5)`` acquires the lock for the task that makes this call.
-``create_task()``, ``gather()`` and ``shield()`` run a coroutine in a new task. If this coroutine acquires a lock, the
-hold belongs to the new task. If this coroutine is ``lock.release()``, it raises NotOwner, and the lock stays held.
-``Hold.release()`` works in any task.
+a ``Hold``. The owner is the task that makes the call, also if another task runs the coroutine, as with
+``asyncio.shield(lock.release())``, ``create_task()``, ``gather()`` and ``wait_for()``.
 
 If a task ends without releasing a lock, **the library does not release the lock**. After the owner of a hold has ended,
 no other task can release the lock. The library issues a ResourceWarning that names the lock of the ended task. These

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, overload
 
 from zklock._errors import ClientClosed, Error, InvalidType
 from zklock._states import ClientState
+from zklock._work import aio_terms
 from zklock._zklock import _semaphore_nowait, _Settings
 from zklock.aio._events import EventStream
-from zklock.aio._locks import Lock, MultiLock, Mutex, RwLock, SemaphoreMutex, end_block, listen
+from zklock.aio._locks import Hold, Lock, MultiLock, Mutex, RwLock, SemaphoreMutex, end_block, listen
 from zklock.aio._loop_bridge import LoopBridge
 from zklock.aio._semaphore import Semaphore
 from zklock.aio._uncopyable import Uncopyable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
     from os import PathLike
     from types import TracebackType
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from zklock import _zklock as native
     from zklock._events import Event
     from zklock._metrics import Metrics
-    from zklock._zklock import Listener, Participant
+    from zklock._queue import Participant
+    from zklock._zklock import Listener
 
 
 _CLOSED_MEANWHILE = "this client was closed while it connected"
@@ -224,6 +226,21 @@ class Client(Uncopyable):
         client, bridge = self._require_connected()
         return Mutex(self, bridge, client.mutex(path, timeout=timeout, data=data, local_handover=local_handover))
 
+    def lead(self, path: str, *, data: bytes | None = None) -> AsyncGenerator[Hold, None]:
+        """Lead other processes: yield a Hold for each term of this process as the leader on ``path``. ::
+
+            for term in client.lead("/leader"):
+                while term.is_held:
+                    work(fence=term.token)
+
+        Only one process leads at a time. Each step of the loop waits without limit until this process is the leader,
+        and then yields the Hold of a mutex on the path. The next step, ``break``, and an exception end the term: the
+        library releases the Hold, or forgets the Hold if the leadership was lost, and another process may lead.
+        ``data`` has the same meaning as for ``mutex()``. The iteration ends when the client is closed. Use the iterator
+        in one task.
+        """
+        return aio_terms(self.mutex(path, data=data))
+
     def semaphore_mutex(self, path: str, *, timeout: float | None = None, data: bytes | None = None) -> SemaphoreMutex:
         """Make a mutex that is not re-entrant and that any task may release, like Curator's
         ``InterProcessSemaphoreMutex``. The method sends nothing to a server. The arguments have the same meaning as for
@@ -398,10 +415,16 @@ class Client(Uncopyable):
 
         The call waits for at most 2 seconds until the server has confirmed the end of the session and ``on_event`` has
         received the last event. If the task is cancelled during the wait, the library still closes the client. A
-        program may call ``close()`` several times. In a forked child process, ``close()`` does nothing, because the
-        session belongs to the parent.
+        program may call ``close()`` several times. If the event loop of the client has ended, the program may call
+        ``close()`` in any other event loop. In a forked child process, ``close()`` does nothing, because the session
+        belongs to the parent.
         """
         if self._bridge is not None and self._bridge.is_forked():
+            return
+        if self._bridge is not None and self._native is not None and self._bridge.has_loop_ended():
+            self._phase = _ConnectPhase.CLOSED
+            self._bridge.held_locks.clear()
+            await asyncio.get_running_loop().run_in_executor(None, self._native.close)
             return
         if self._ended is None and self._bridge is not None:
             self._start_close(self._bridge)

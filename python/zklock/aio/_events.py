@@ -137,7 +137,7 @@ def _merge(waiting: Event, newer: Event) -> Event | None:
     because the stream must not replace a loss by a later state.
     """
     if isinstance(waiting, LockEvent) and isinstance(newer, LockEvent):
-        return None if waiting.state is LockState.LOST else replace(waiting, state=newer.state)
+        return None if waiting.state is LockState.LOST else replace(waiting, lock=None, state=newer.state)
     if isinstance(waiting, ClientEvent) and isinstance(newer, ClientEvent):
         return None if waiting.state is ClientState.LOST else replace(waiting, state=newer.state)
     return None

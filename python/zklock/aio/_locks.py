@@ -4,6 +4,7 @@ event loop.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from zklock._logs import log_failed_end
 from zklock._states import LockState
 from zklock._zklock import _listen, _report_unraisable, _set_revocable, _TaskLock
 from zklock.aio._acquiring import OWN_TIMEOUT, Acquiring
+from zklock.aio._coroutine_function import coroutine_function
 from zklock.aio._loss import LossTarget, WhileHeld, wait_lost
 from zklock.aio._owner import Owner, Task, current_number, current_task, owner_of, owning_task
 from zklock.aio._uncopyable import Uncopyable
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
     from zklock import _zklock as native
     from zklock._events import Event, LockEvent
-    from zklock._zklock import Listener, Participant, Waiting
+    from zklock._queue import Participant, Waiting
+    from zklock._zklock import Listener
     from zklock.aio._loop_bridge import LoopBridge
 
 
@@ -54,8 +57,8 @@ class Lock(Uncopyable):
 
     A lock that ``acquire()`` has acquired stays taken until its release or the end of its client, even if the program
     drops the lock object. When a task ends, the library does not release its holds. After a task has ended, no other
-    task can release its holds, except holds of a SemaphoreMutex and the holds of Hold objects. The library issues a
-    ResourceWarning if a task ends and no other task can release its hold.
+    task can release what it has acquired with ``acquire()``, except a SemaphoreMutex. The library then issues a
+    ResourceWarning. Any task may release a Hold, and any task may end an ``async with`` block of a task that has ended.
 
     All methods raise ClientClosed after the client is closed, and raise Forked in a forked child process.
     """
@@ -68,8 +71,11 @@ class Lock(Uncopyable):
         self._bridge = bridge
         self._native = lock
         self._latest_owner: tuple[Owner, str] | None = None
+        self._blocks: list[Task] = []
+        """The tasks that have begun an ``async with`` block of this lock, in this order."""
         bridge.aio_locks[lock] = self
 
+    @coroutine_function
     def acquire(self, *, timeout: float | None = OWN_TIMEOUT) -> Coroutine[Any, Any, bool]:
         """Acquire or re-enter the lock for the current task. Return True on success, and False if the timeout passes.
 
@@ -85,15 +91,8 @@ class Lock(Uncopyable):
         uses the path. Raises Deadlock if the task already holds the lock on this path through another lock object, or
         if the task holds the read lock and tries to acquire the write lock.
 
-        The hold belongs to the task that calls ``acquire()`` and awaits the result, directly or with
-        ``asyncio.wait_for()``. ``create_task()``, ``gather()`` and ``shield()`` run this coroutine in a new task. The
-        hold then belongs to the new task.
-
-        Before Python 3.12, ``asyncio.wait_for()`` runs its coroutine in a new task. If ``wait_for()`` directly receives
-        the result of ``acquire()``, ``hold()`` or ``release()``, the library still acts for the task that made this
-        call. Any other coroutine acts for the new task. In these versions, if ``main()`` acquires the lock and does not
-        release it, ``wait_for(main(), 5)`` leaves a hold whose owner has ended. For example, use
-        ``stack.enter_async_context(lock.hold(timeout=5))`` instead of ``wait_for(stack.enter_async_context(lock), 5)``.
+        The hold belongs to the task that calls ``acquire()``, also if another task runs the coroutine, as in
+        ``asyncio.shield(lock.acquire())``, ``asyncio.gather()``, ``asyncio.create_task()`` or ``asyncio.wait_for()``.
         """
         return self._acquire(timeout, current_task())
 
@@ -180,6 +179,7 @@ class Lock(Uncopyable):
             return state is not LockState.FREE
         return False
 
+    @coroutine_function
     def release(self) -> Coroutine[Any, Any, None]:
         """Release the lock once for the current task. The last release of a hold waits until the server has confirmed
         the removal of the node. The call does not wait if it passes the lock to another task of this process; see
@@ -195,9 +195,11 @@ class Lock(Uncopyable):
         return self._release(current_task())
 
     async def _release(self, caller: Task | None) -> None:
-        queue, owner = self._bridge.queue_for_call(), owner_of(owning_task(caller))
+        await self._release_for(owner_of(owning_task(caller)))
+
+    async def _release_for(self, owner: Owner) -> None:
         try:
-            op = queue.release(self._as(owner))
+            op = self._bridge.queue_for_call().release(self._as(owner))
             self._is_left(owner)
             await self._bridge.wait(op)
         except NotOwner as error:
@@ -222,14 +224,20 @@ class Lock(Uncopyable):
 
         The method raises NotOwner and LockLost in the same cases as ``release()``.
         """
-        try:
+        task = current_task()
+        if task is None:
             self._as_current_task().release_nowait()
+            self._drop_if_free()
+        else:
+            self._release_nowait_for(owner_of(task))
+
+    def _release_nowait_for(self, owner: Owner) -> None:
+        try:
+            self._as(owner).release_nowait()
         except NotOwner as error:
             raise self._name_holder(error) from None
         finally:
-            task = current_task()
-            if task is not None:
-                self._is_left(owner_of(task))
+            self._is_left(owner)
 
     def cancel(self) -> None:
         """Cancel all calls that wait for this lock object. The cancelled calls raise Canceled. ``cancel()`` does not
@@ -404,6 +412,7 @@ class Lock(Uncopyable):
         """
         return self._native.path
 
+    @coroutine_function
     def wait_lost(self, timeout: float | None = None) -> Coroutine[Any, Any, bool]:
         """Wait until the current task's hold is no longer safe, and then return True. Return False if the hold is still
         safe after ``timeout`` seconds.
@@ -457,8 +466,22 @@ class Lock(Uncopyable):
         queue, task = self._bridge.queue_for_call(), owning_task(None)
         owner = owner_of(task)
         await self._bridge.wait(queue.acquire_or_raise(self._as(owner)))
-        self._track_hold(owner, task)
+        self._latest_owner = owner, task.get_name()
+        self._bridge.held_locks.add(self)
+        self._blocks.append(task)
         return self
+
+    def _owner_of_block(self) -> Owner:
+        """Return the owner whose block ends now. A fixture of a test, or an asynchronous generator, can begin a block
+        in one task and end it in another task. If the current task has begun no block, this function returns the owner
+        of the latest block whose task has ended.
+        """
+        current = current_task()
+        for is_end in (lambda task: task is current, asyncio.Task.done):
+            for position in reversed(range(len(self._blocks))):
+                if is_end(self._blocks[position]):
+                    return owner_of(self._blocks.pop(position))
+        return owner_of(owning_task(current))
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
@@ -469,12 +492,13 @@ class Lock(Uncopyable):
         a generator during the block, Python discards this exception, so the method also logs the failed release. If the
         block was cancelled, the method does not wait for the server.
         """
-        was_safe = is_safe(self)
+        owner = self._owner_of_block()
+        was_safe = is_safe(self._as(owner))
         try:
             if is_cancellation(exc_value):
-                self.release_nowait()
+                self._release_nowait_for(owner)
             else:
-                await self.release()
+                await self._release_for(owner)
         except Error as error:
             end_block(exc_value, "releasing the lock", self._path_or_none(), was_safe, error)
 
@@ -558,6 +582,7 @@ class Hold(Uncopyable):
         """
         return self._native.is_lost
 
+    @coroutine_function
     def wait_lost(self, timeout: float | None = None) -> Coroutine[Any, Any, bool]:
         """Wait until this hold is no longer safe, and then return True. Return False if the hold is still safe after
         ``timeout`` seconds. Any task may wait.

@@ -86,6 +86,10 @@ class LoopBridge:
             return True
         return False
 
+    def has_loop_ended(self) -> bool:
+        """Return whether the program has closed the event loop."""
+        return self._loop.is_closed()
+
     # Calls.
 
     async def wait(self, op: _Op[T]) -> T:

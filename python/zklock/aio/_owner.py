@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 import threading
 import warnings
 from typing import Any, Protocol
@@ -88,18 +87,13 @@ def current_number() -> int:
 
 
 def owning_task(caller: Task | None) -> Task:
-    """Return the task to which a hold belongs. ``caller`` is the task that called ``acquire()``, ``hold()`` or
-    ``release()``. The current task runs the coroutine that this call returned.
-
-    The function returns the current task, except in a call such as ``asyncio.wait_for(lock.acquire(), 5)`` before
-    Python 3.12. There, ``wait_for()`` runs the coroutine in a new task, and the function returns ``caller``. The same
-    applies if the program wraps the coroutine in a task, and passes this task to ``wait_for()`` before the task begins.
+    """Return the task to which a hold belongs. This is ``caller``, the task that called ``acquire()``, ``hold()`` or
+    ``release()``, whichever task runs the coroutine that the call has returned. If the caller was not a task, for
+    example a callback of the event loop, the hold belongs to the task that runs the coroutine.
     """
-    task = current_task()
+    task = current_task() if caller is None else caller
     if task is None:
         raise RuntimeError("only a task can hold a lock of zklock.aio; await this call in a task")
-    if caller is not None and caller is not task and _is_made_by_wait_for(task):
-        return caller
     return task
 
 
@@ -110,16 +104,3 @@ def owner_of(task: Task) -> Owner:
         with _owners_lock:
             owner = _owners[task] = Owner(next(_numbers))
     return owner
-
-
-if sys.version_info >= (3, 12):
-
-    def _is_made_by_wait_for(task: Task) -> bool:
-        return False
-
-else:
-
-    def _is_made_by_wait_for(task: Task) -> bool:
-        release = getattr(asyncio.tasks, "_release_waiter", None)
-        callbacks = getattr(task, "_callbacks", None) or ()
-        return any(getattr(callback, "func", None) is release for callback, _ in callbacks)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from zklock import _zklock as native
     from zklock._events import LockEvent
+    from zklock._queue import Participant, Waiting
     from zklock._states import LockState
-    from zklock._zklock import Listener, Participant, Waiting
+    from zklock._zklock import Listener
     from zklock.aio._loop_bridge import LoopBridge
 
 
