@@ -5,7 +5,7 @@ use super::{Acl, ProtoError};
 
 /// A request without its xid.
 ///
-/// The `Debug` output contains all fields, including the credentials of `Auth`. Log messages should therefore contain
+/// The `Debug` output contains all fields, including the credentials of `Auth` and the token of `Sasl`. Log messages should therefore contain
 /// [`Request::op`] instead of the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
@@ -190,6 +190,12 @@ pub enum Request {
         /// The credentials.
         auth: Vec<u8>,
     },
+    /// Passes a token of a SASL mechanism to the server. The reply contains the next token of the server. Unlike `Auth`,
+    /// this request has an ordinary xid.
+    Sasl {
+        /// The token, whose format the mechanism defines.
+        token: Vec<u8>,
+    },
     /// Keeps the session alive.
     Ping,
     /// Ends the session.
@@ -259,6 +265,8 @@ wire_enum! {
         Auth = 100,
         /// Sets watches again.
         SetWatches = 101,
+        /// Passes a token of a SASL mechanism to the server.
+        Sasl = 102,
         /// Requests the session's ephemeral nodes.
         GetEphemerals = 103,
         /// Requests the number of nodes below a node.
@@ -344,6 +352,7 @@ impl Request {
             | Self::SetWatches { .. }
             | Self::SetWatches2 { .. }
             | Self::Auth { .. }
+            | Self::Sasl { .. }
             | Self::Ping
             | Self::CloseSession => None,
         }
@@ -379,6 +388,7 @@ impl Request {
             Self::CheckWatches { .. } => OpCode::CheckWatches,
             Self::RemoveWatches { .. } => OpCode::RemoveWatches,
             Self::Auth { .. } => OpCode::Auth,
+            Self::Sasl { .. } => OpCode::Sasl,
             Self::Ping => OpCode::Ping,
             Self::CloseSession => OpCode::CloseSession,
         }
@@ -473,6 +483,7 @@ impl Request {
                 w.string(scheme);
                 w.buffer(auth);
             }
+            Self::Sasl { token } => w.buffer(token),
             Self::WhoAmI | Self::Ping | Self::CloseSession => {}
         }
         Ok(())
@@ -529,6 +540,7 @@ impl Request {
                 Self::RemoveWatches { path: r.string("removeWatches path")?, kind: r.enum_value("removeWatches type")? }
             }
             OpCode::Auth => read_auth(r)?,
+            OpCode::Sasl => Self::Sasl { token: r.buffer("sasl token")? },
             OpCode::Ping => Self::Ping,
             OpCode::CloseSession => Self::CloseSession,
             OpCode::CheckWatches => {

@@ -76,6 +76,8 @@ pub enum Response {
     AllChildrenNumber(i32),
     /// The reply to whoAmI.
     Identities(Vec<Identity>),
+    /// The reply to a SASL token, with the next token of the server. If the server has no more to say, the token is null.
+    SaslToken(Option<Vec<u8>>),
     /// The reply to getChildren2.
     Children2 {
         /// The names of the children, not their paths.
@@ -155,6 +157,7 @@ impl Response {
             OpCode::WhoAmI => Self::Identities(r.vector("reply identities", Identity::MIN_BYTES, |r| {
                 Ok(Identity { scheme: r.string("identity scheme")?, id: r.string("identity id")? })
             })?),
+            OpCode::Sasl => Self::SaslToken(r.nullable("reply sasl token")?),
             OpCode::Multi => Self::Multi(read_multi(is_allowed_in_multi, r)?),
             OpCode::MultiRead => Self::Multi(read_multi(is_allowed_in_multi_read, r)?),
             OpCode::AddWatch => read_add_watch(r)?,
@@ -194,6 +197,7 @@ impl Response {
                 w.string(&identity.scheme);
                 w.string(&identity.id);
             }),
+            Self::SaslToken(token) => w.nullable(token.as_deref()),
             Self::Children2 { children, stat } => {
                 w.strings(children);
                 stat.write(w);
@@ -218,6 +222,7 @@ impl Response {
             Self::Paths(_) => "Paths",
             Self::AllChildrenNumber(_) => "Count",
             Self::Identities(_) => "Identities",
+            Self::SaslToken(_) => "SaslToken",
             Self::Children2 { .. } => "Children2",
             Self::Multi(_) => "Multi",
         };

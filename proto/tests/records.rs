@@ -84,7 +84,7 @@ fn create2_request_bytes() {
 #[test]
 fn small_request_bytes() {
     let path = || "/a".to_owned();
-    let cases: [(Request, &[u8]); 7] = [
+    let cases: [(Request, &[u8]); 8] = [
         (Request::Ping, &[0, 0, 0, 11]),
         (Request::CloseSession, &[0xff, 0xff, 0xff, 0xf5]),
         (Request::GetChildren { path: path(), watch: true }, &[0, 0, 0, 8, 0, 0, 0, 2, b'/', b'a', 1]),
@@ -100,6 +100,7 @@ fn small_request_bytes() {
             Request::Auth { scheme: "s".into(), auth: vec![1] },
             &[0, 0, 0, 100, 0, 0, 0, 0, 0, 0, 0, 1, b's', 0, 0, 0, 1, 1],
         ),
+        (Request::Sasl { token: vec![7] }, &[0, 0, 0, 102, 0, 0, 0, 1, 7]),
         (
             Request::SetWatches { relative_zxid: 3, data: vec![path()], exist: vec![], child: vec![] },
             b"\0\0\0\x65\0\0\0\0\0\0\0\x03\0\0\0\x01\0\0\0\x02/a\0\0\0\0\0\0\0\0",
@@ -644,6 +645,7 @@ fn request() -> impl Strategy<Value = Request> {
         1 => (text(), select(WatcherType::ALL)).prop_map(|(path, kind)| Request::RemoveWatches { path, kind }),
         1 => (text(), select(WatcherType::ALL)).prop_map(|(path, kind)| Request::CheckWatches { path, kind }),
         1 => (text(), bytes()).prop_map(|(scheme, auth)| Request::Auth { scheme, auth }),
+        1 => bytes().prop_map(|token| Request::Sasl { token }),
         1 => Just(Request::Ping),
         1 => Just(Request::CloseSession),
     ]
@@ -686,6 +688,7 @@ fn response() -> impl Strategy<Value = (OpCode, Response)> {
         1 => any::<i32>().prop_map(|count| (OpCode::CountDescendants, Response::AllChildrenNumber(count))),
         1 => vec((text(), text()).prop_map(|(scheme, id)| Identity { scheme, id }), 0..4)
             .prop_map(|identities| (OpCode::WhoAmI, Response::Identities(identities))),
+        1 => data().prop_map(|token| (OpCode::Sasl, Response::SaslToken(token))),
         2 => vec(read, 0..4).prop_map(|results| (OpCode::MultiRead, Response::Multi(results))),
         1 => (data(), stat()).prop_map(|(data, stat)| (OpCode::GetData, Response::Data { data, stat })),
         1 => texts().prop_map(|children| (OpCode::GetChildren, Response::Children(children))),

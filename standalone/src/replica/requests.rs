@@ -92,6 +92,8 @@ impl Replica {
         let what = match Request::decode_as(op, body) {
             Ok(Request::Auth { .. }) if drop_reply => return self.end(id, ConnectionAction::Reset(id)),
             Ok(Request::Auth { scheme, auth }) => return self.authenticate(id, xid, &scheme, &auth),
+            // Like a real server that is not set up for SASL.
+            Ok(Request::Sasl { .. }) => return self.reply(id, xid, 0, Ok(Response::SaslToken(None))),
             Err(_) if op == OpCode::Auth => return self.close(id),
             Err(_) => PendingKind::Error(Code::MARSHALLING_ERROR),
             Ok(Request::Sync { path }) => {

@@ -11,7 +11,7 @@
 //! | reads only the type of a create request to recognize a container, and only the flags otherwise | rejects types and flags that disagree | no client sends such requests |
 //! | does not answer a successful `check` outside of a multi | answers it | this is a bug of ZooKeeper |
 //! | gives a zxid to some requests that it cannot decode | never does | the zxid has no meaning |
-//! | supports the requests of servers and operators: createSession, deleteContainer, reconfig, SASL | does not support them | it is not part of an ensemble |
+//! | supports the requests of servers and operators: createSession, deleteContainer, reconfig | does not support them | it is not part of an ensemble |
 //! | counts the nodes below a node that has a quota | treats quota nodes as ordinary nodes | ZooKeeper's quotas only cause warnings |
 //! | counts the root among the nodes below the empty path | does not count it | this is a bug of ZooKeeper |
 //! | rejects nodes with a time to live by default | always accepts them | a client that requests a time to live needs it |
@@ -517,6 +517,8 @@ fn access_lists() {
     let mut script = script_with_clients(3);
     script.extend([ask(Request::WhoAmI), auth("digest", b"alice:secret"), auth("digest", b"alice:secret")]);
     script.extend([auth("digest", b"bob:other"), auth("ip", b"whatever"), ask(Request::WhoAmI)]);
+    // Neither server is set up for SASL.
+    script.extend([ask(Request::Sasl { token: vec![] }), ask(Request::Sasl { token: b"token".to_vec() })]);
     script.extend([by(1, auth("digest", b"without a colon")), by(1, ask(Request::WhoAmI)), by(1, auth("digest", b""))]);
     script.push(by(1, ask(Request::WhoAmI)));
     let lists = [
@@ -654,7 +656,7 @@ fn handshakes() {
 #[test]
 fn malformed_requests_answer_like_zookeeper() {
     let path = [&4_i32.to_be_bytes()[..], b"/nox"].concat();
-    // Unknown requests, and requests that only servers or SASL clients send.
+    // Unknown requests, and requests that only servers send.
     for op in [0, 10, 23, 55, 99, 108, 1000, -1, -2, i32::MIN] {
         let mut script = script_with_clients(1);
         script.extend([(0, Step::Raw(op, path.clone())), exists(&at(""), false), (0, Step::Resume(true))]);
