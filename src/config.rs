@@ -16,8 +16,8 @@ use zklock_core::session::{ClientPorts, Credentials, SessionConfig};
 use zklock_proto::DEFAULT_FRAME_LIMIT;
 
 use crate::runtime::{
-    AttemptInputs, CredentialSource, DispatchMode, EventHandler, EventSource, MAX_CREDENTIALS, TlsSettings, TlsSource,
-    is_digest,
+    AttemptInputs, CredentialSource, DispatchMode, EventHandler, EventSource, MAX_CREDENTIALS, SaslSettings,
+    SaslSource, TlsSettings, TlsSource, is_digest,
 };
 
 /// The settings of a client. A program can use one config for many clients. Each method checks its value and returns
@@ -50,6 +50,7 @@ pub struct Config {
     pub(crate) end_in_background: bool,
     pub(crate) handler: Option<Arc<EventHandler>>,
     pub(crate) dispatch_mode: DispatchMode,
+    pub(crate) sasl: SaslSettings,
     pub(crate) tls: TlsSettings,
     /// The error for the first value that a method of the config rejected.
     error: Option<Error>,
@@ -68,6 +69,7 @@ impl fmt::Debug for Config {
             .field("create_chroot", &self.create_chroot)
             .field("acls", &self.acls)
             .field("follow_config", &self.follow_config)
+            .field("sasl", &self.sasl)
             .field("tls", &self.tls)
             .field("error", &self.error)
             .finish_non_exhaustive()
@@ -92,6 +94,7 @@ impl Default for Config {
             end_in_background: false,
             handler: None,
             dispatch_mode: DispatchMode::EventThread,
+            sasl: SaslSettings::default(),
             tls: TlsSettings::default(),
             error: None,
         }
@@ -263,7 +266,7 @@ impl Config {
 
     /// Returns whether the client sends credentials to the servers. A client certificate does not count as credentials.
     pub fn uses_credentials(&self) -> bool {
-        self.digest.is_some() || self.digest_file.is_some() || !self.auth.is_empty()
+        self.sasl.mechanism.is_some() || self.digest.is_some() || self.digest_file.is_some() || !self.auth.is_empty()
     }
 
     /// Returns the first error that a setting has caused. If no setting has caused an error, the method checks whether
@@ -273,6 +276,7 @@ impl Config {
         if self.digest.is_some() && self.digest_file.is_some() {
             return Err(Error::invalid("options auth.digest and auth.digest_file are both set; expected one of them"));
         }
+        self.sasl.check()?;
         self.tls.check()
     }
 
@@ -308,7 +312,7 @@ impl Config {
         let digest = self.digest.clone().map(CredentialSource::Fixed);
         let file = self.digest_file.clone().map(CredentialSource::DigestFile);
         let credentials = digest.into_iter().chain(file).chain(self.auth.iter().cloned()).collect();
-        AttemptInputs::new(credentials, self.tls_source())
+        AttemptInputs::new(credentials, SaslSource::new(&self.sasl), self.tls_source())
     }
 
     pub(crate) fn session(&self) -> SessionConfig {

@@ -12,7 +12,10 @@ use zklock_core::path::quote;
 use zklock_core::session::Credentials;
 
 use crate::config::Config;
-use crate::runtime::{MAX_CREDENTIALS, Verification, is_digest, quote_file, read_regular_file, warn_if_exposed};
+use crate::runtime::{
+    MAX_CREDENTIALS, Mechanism, Verification, is_digest, is_name, is_password, quote_file, read_regular_file,
+    warn_if_exposed,
+};
 use crate::zookeeper_options::{self, Translation, is_pair};
 
 /// The maximum size of an options file, in bytes.
@@ -124,6 +127,63 @@ impl ConfigOption {
                 config.wait_for_kazoo = switch(value)?;
                 Some(())
             },
+        },
+        Self {
+            name: "sasl.mechanism",
+            expected: "digest-md5",
+            default: "none",
+            help: "The SASL mechanism with which the client proves its identity on every connection. It needs `sasl.user`, and `sasl.password` or `sasl.password_file`.",
+            is_secret: false,
+            set: |config, value| {
+                config.sasl.mechanism = match value {
+                    "digest-md5" => Some(Mechanism::DigestMd5),
+                    _ => return None,
+                };
+                Some(())
+            },
+        },
+        Self {
+            name: "sasl.password",
+            expected: "a password of at most 4096 bytes without control characters",
+            default: "none",
+            help: "The password of `sasl.user`.",
+            is_secret: true,
+            set: |config, value| {
+                config.sasl.password = Some(is_password(value).then(|| Zeroizing::new(value.to_owned()))?);
+                Some(())
+            },
+        },
+        Self {
+            name: "sasl.password_file",
+            expected: "the name of a file",
+            default: "none",
+            help: "A file with the password of `sasl.user` on one line. The client reads the file before every attempt to connect.",
+            is_secret: false,
+            set: |config, value| file_name(value).map(|file| config.sasl.password_file = Some(file)),
+        },
+        Self {
+            name: "sasl.server_name",
+            expected: "a name of at most 255 bytes",
+            default: "`zk-sasl-md5`",
+            help: "The name of the servers' host in SASL. Servers with the default settings have the default name, whatever their host is.",
+            is_secret: false,
+            set: |config, value| name(value).map(|name| config.sasl.server_name = Some(name)),
+        },
+        Self {
+            name: "sasl.service",
+            expected: "a name of at most 255 bytes",
+            default: "`zookeeper`",
+            help: "The name of the servers' service in SASL.",
+            is_secret: false,
+            set: |config, value| name(value).map(|name| config.sasl.service = Some(name)),
+        },
+        Self {
+            name: "sasl.user",
+            expected: "a name of at most 255 bytes",
+            default: "none",
+            help: "The user of the SASL mechanism `digest-md5`. For an access control list, the identity of the client is `sasl:USER`.",
+            is_secret: false,
+            set: |config, value| name(value).map(|name| config.sasl.user = Some(name)),
         },
         Self {
             name: "servers.follow_config",
@@ -417,6 +477,10 @@ fn switch(value: &str) -> Option<bool> {
     }
 }
 
+fn name(value: &str) -> Option<String> {
+    is_name(value).then(|| value.to_owned())
+}
+
 /// Converts a file name to an absolute path, so that a later change of the working directory has no effect.
 fn file_name(value: &str) -> Option<PathBuf> {
     let is_name = !value.is_empty() && !value.contains('\0');
@@ -480,7 +544,7 @@ mod tests {
             assert!(message(Config::new().set(name, "")).ends_with("the list is empty"));
             Config::new().set(name, "creator_all").unwrap();
         }
-        let has_text = |name: &str| ["acl", "auth.", "tls."].iter().any(|prefix| name.starts_with(prefix));
+        let has_text = |name: &str| ["acl", "auth.", "sasl.", "tls."].iter().any(|prefix| name.starts_with(prefix));
         for &name in names.iter().filter(|name| !has_text(name)) {
             for value in ["", "x", " 1", "+1", "-1", "1.5", "99999999999", "18446744073709551616", "\u{662}"] {
                 let said = message(Config::new().set(name, value));

@@ -124,6 +124,12 @@ mod tests {
             "--option auth.digest: other users of this machine can see a secret among the arguments; \
              use --option auth.digest_file=FILE, the variable ZKLOCK_AUTH_DIGEST, or a file for --config"
         );
+        let said = message(&[("sasl.password", "hunter2")], &[]);
+        assert!(
+            said.contains("use --option sasl.password_file=FILE, the variable ZKLOCK_SASL_PASSWORD, or a file"),
+            "{said}"
+        );
+        assert!(!said.contains("hunter2"), "{said}");
         for name in ["tls.key_password", "zookeeper.ssl.keyStore.password"] {
             let said = message(&[(name, "hunter2")], &[]);
             assert!(said.starts_with(&format!("--option {name}: ")), "{said}");

@@ -3,7 +3,9 @@
 use std::io::Write as _;
 use std::process::Stdio;
 
-use crate::common::{code, path, zklock};
+use zklock_test_support::ZooKeeper;
+
+use crate::common::{code, path, zklock, zklock_on};
 
 #[test]
 fn the_command_sees_the_lock_in_its_environment() {
@@ -84,10 +86,17 @@ fn long_paths_are_complete_in_the_environment_or_refused() {
 
 #[test]
 fn the_command_gets_no_secrets() {
-    let call = zklock(&["run", &path("secrets"), "env"]).env("ZKLOCK_AUTH_DIGEST", "user:hunter2");
+    let server = ZooKeeper::options().sasl_users(&[("bob", "hunter3")]).start();
+    let call =
+        zklock_on(&server.address(), &["run", &path("secrets"), "env"]).env("ZKLOCK_AUTH_DIGEST", "user:hunter2");
+    let call = call.env("ZKLOCK_SASL_MECHANISM", "digest-md5").env("ZKLOCK_SASL_USER", "bob");
+    let call = call.env("ZKLOCK_SASL_PASSWORD", "hunter3");
     let output = call.env("ZKLOCK_LEASE_MARGIN", "1s").output();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && text.contains("ZKLOCK_SERVERS="), "{text}");
     assert!(text.contains("ZKLOCK_LEASE_MARGIN=1s"), "{text}");
-    assert!(!text.contains("hunter2") && !text.contains("ZKLOCK_AUTH_DIGEST"), "{text}");
+    assert!(text.contains("ZKLOCK_SASL_USER=bob"), "{text}");
+    for secret in ["hunter", "ZKLOCK_AUTH_DIGEST", "ZKLOCK_SASL_PASSWORD"] {
+        assert!(!text.contains(secret), "{text}");
+    }
 }

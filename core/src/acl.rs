@@ -171,7 +171,7 @@ impl CreateAcls {
         let mut hint = format!("it refuses the access control list {list} of the option {option}");
         if list.0.iter().any(|acl| acl.scheme == "auth") {
             hint.push_str(
-                "; creator_all and auth require credentials: set the option auth.digest, or use a client certificate that the servers accept",
+                "; creator_all and auth require credentials: set the option auth.digest or sasl.mechanism, or use a client certificate that the servers accept",
             );
         }
         if list.0.iter().any(|acl| !matches!(acl.scheme.as_str(), "auth" | "world")) {
@@ -236,7 +236,10 @@ fn parse_permissions(text: &str) -> Result<i32, String> {
 fn check_id(scheme: &str, id: &str) -> Result<(), String> {
     let (is_valid, expected) = match scheme {
         "world" => (id == "anyone", "the id anyone"),
-        "auth" => (id.is_empty(), "an empty id, as in auth::cdrwa; the option auth.digest sets the credentials"),
+        "auth" => (
+            id.is_empty(),
+            "an empty id, as in auth::cdrwa; the options auth.digest and sasl.mechanism set the credentials",
+        ),
         "digest" => {
             (is_digest(id), "user:hash, where hash is the SHA-1 of user:password in base64, which has 28 characters")
         }

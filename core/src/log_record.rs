@@ -58,6 +58,10 @@ pub enum LogRecord {
     AuthRefused {
         server: String,
     },
+    SaslFailed {
+        server: String,
+        cause: String,
+    },
     /// The shell could not load what it needs for a connection.
     LoadingFailed {
         error: Error,

@@ -230,7 +230,7 @@ impl EngineHarness {
             self.server.accept(self.now, self.connections, PEER);
             if self.has_credentials {
                 let data = b"a:b".to_vec().into();
-                self.engine.set_credentials(vec![Credentials { scheme: "digest".to_owned(), data }]);
+                self.engine.set_credentials(vec![Credentials { scheme: "digest".to_owned(), data }], None);
             }
             self.engine.on_connection_event(self.now, ConnectionEvent::Connected("10.0.0.1"));
         }

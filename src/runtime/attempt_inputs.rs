@@ -1,5 +1,5 @@
 //! The inputs of an attempt to connect. Before each attempt, the library reads files and calls callbacks of the program
-//! to get credentials and certificates. A file system can hang and a callback can be slow, so the library loads these
+//! to get credentials, SASL passwords and certificates. A file system can hang and a callback can be slow, so the library loads these
 //! inputs on a separate thread. No other thread waits for this thread. The code in this file does not connect.
 
 use std::io;
@@ -7,10 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use zklock_core::error::{Error, Result, Status};
-use zklock_core::session::{Credentials, Server};
+use zklock_core::session::{Credentials, SaslMechanism, Server};
 use zklock_process::ForkEpoch;
 
 use super::credentials::CredentialSource;
+use super::sasl::SaslSource;
 use super::sync::spawn;
 use super::tls::{TlsSource, TlsStream};
 
@@ -18,37 +19,42 @@ use super::tls::{TlsSource, TlsStream};
 #[derive(Default)]
 pub(crate) struct AttemptInputs {
     credentials: Vec<CredentialSource>,
+    sasl: Option<SaslSource>,
     tls: Option<TlsSource>,
 }
 
 /// The inputs of one attempt to connect.
 pub(super) struct LoadedInputs {
     pub(super) credentials: Vec<Credentials>,
+    pub(super) sasl: Option<Box<dyn SaslMechanism>>,
     /// The error if the TLS files could not be reloaded. The connection then uses the files that were loaded earlier.
     pub(super) tls_error: Option<Error>,
 }
 
 impl AttemptInputs {
-    pub(crate) fn new(credentials: Vec<CredentialSource>, tls: Option<TlsSource>) -> Self {
-        Self { credentials, tls }
+    pub(crate) fn new(credentials: Vec<CredentialSource>, sasl: Option<SaslSource>, tls: Option<TlsSource>) -> Self {
+        Self { credentials, sasl, tls }
     }
 
     /// Returns whether loading the inputs can block. If loading cannot block, the caller may load the inputs while it
     /// holds locks.
     pub(super) fn can_block(&self) -> bool {
-        self.tls.is_some() || self.credentials.iter().any(CredentialSource::can_block)
+        self.tls.is_some()
+            || self.sasl.as_ref().is_some_and(SaslSource::can_block)
+            || self.credentials.iter().any(CredentialSource::can_block)
     }
 
-    /// Returns whether an attempt to connect needs credentials.
+    /// Returns whether an attempt to connect needs credentials or a SASL mechanism.
     pub(super) fn has_credentials(&self) -> bool {
-        !self.credentials.is_empty()
+        !self.credentials.is_empty() || self.sasl.is_some()
     }
 
     /// Returns a text for messages that names the inputs whose loading can block.
     pub(super) fn names(&self) -> String {
         let blocking = self.credentials.iter().filter(|source| source.can_block());
         let tls = self.tls.iter().map(|_| "the TLS files".to_owned());
-        tls.chain(blocking.map(CredentialSource::name)).collect::<Vec<_>>().join(" and ")
+        let sasl = self.sasl.iter().filter(|source| source.can_block()).map(SaslSource::name);
+        tls.chain(sasl).chain(blocking.map(CredentialSource::name)).collect::<Vec<_>>().join(" and ")
     }
 
     /// Loads the inputs. The call can block indefinitely. The library calls `is_wanted` before it calls a program
@@ -61,6 +67,10 @@ impl AttemptInputs {
             Err(error) => return Some(Err(error)),
             Ok(()) => None,
         };
+        let sasl = match self.sasl.as_ref().map(SaslSource::load).transpose() {
+            Ok(sasl) => sasl,
+            Err(error) => return Some(Err(error)),
+        };
         let mut credentials = Vec::with_capacity(self.credentials.len());
         for source in &self.credentials {
             let loaded = is_wanted().then(|| source.load())?;
@@ -69,7 +79,7 @@ impl AttemptInputs {
                 Err(error) => return Some(Err(error)),
             }
         }
-        Some(Ok(LoadedInputs { credentials, tls_error }))
+        Some(Ok(LoadedInputs { credentials, sasl, tls_error }))
     }
 
     /// Starts TLS for a connection to a server. Returns `None` if the client uses plain text.

@@ -12,7 +12,7 @@ use zklock_core::path::quote;
 use zklock_core::session::Credentials;
 
 use super::callback::call_catching_panic;
-use super::file::{quote_file, read_regular_file, warn_if_exposed};
+use super::file::{quote_file, read_regular_file, remove_newline, warn_if_exposed};
 
 /// The maximum size of credentials, in bytes.
 pub(crate) const MAX_CREDENTIALS: usize = 64 * 1024;
@@ -94,16 +94,6 @@ pub(crate) fn is_digest(data: &[u8]) -> bool {
     let colon = data.iter().position(|&byte| byte == b':');
     let has_line_break = data.iter().any(|byte| matches!(byte, b'\n' | b'\r' | 0));
     colon.is_some_and(|at| at > 0 && at + 1 < data.len()) && !has_line_break
-}
-
-/// Removes one newline from the end of the data. Editors and `echo` add a newline.
-fn remove_newline(data: &mut Vec<u8>) {
-    if data.last() == Some(&b'\n') {
-        data.pop();
-        if data.last() == Some(&b'\r') {
-            data.pop();
-        }
-    }
 }
 
 #[cfg(test)]

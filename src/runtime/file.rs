@@ -57,6 +57,16 @@ pub(crate) fn read_regular_file(what: &str, file: &Path, limit: usize) -> Result
     Ok(bytes)
 }
 
+/// Removes one newline from the end of the data. Editors and `echo` add a newline.
+pub(super) fn remove_newline(data: &mut Vec<u8>) {
+    if data.last() == Some(&b'\n') {
+        data.pop();
+        if data.last() == Some(&b'\r') {
+            data.pop();
+        }
+    }
+}
+
 /// The files about which this process has written a warning.
 static EXPOSED: PerProcess<Mutex<BTreeSet<PathBuf>>> = PerProcess::new(|| Mutex::new(BTreeSet::new()));
 

@@ -76,6 +76,7 @@ fn line(record: &LogRecord) {
             warn!(target: SESSION, session = %id(*session), "session replaced: no server reported that it had expired");
         }
         LogRecord::AuthRefused { server } => error!(target: SESSION, %server, "credentials refused"),
+        LogRecord::SaslFailed { server, cause } => error!(target: SESSION, %server, %cause, "SASL failed"),
         LogRecord::LoadingFailed { error } => warn!(target: SESSION, %error, "loading credentials or TLS files failed"),
         LogRecord::ServersChanged { before, after, source } => {
             info!(target: SESSION, before, after, source, "server list changed");

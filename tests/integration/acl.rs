@@ -173,7 +173,7 @@ fn chroot_has_the_list_of_parents() {
 /// The server answers InvalidACL if it cannot resolve `auth`, and if it does not support a scheme.
 #[test]
 fn list_that_the_server_refuses_is_named_with_what_to_do() {
-    let needs = "creator_all and auth require credentials: set the option auth.digest, or use a client certificate";
+    let needs = "creator_all and auth require credentials: set the option auth.digest or sasl.mechanism, or use a client certificate";
     for server in servers() {
         for (option, list, what) in [
             ("acl", "creator_all", needs),

@@ -23,6 +23,7 @@ mod operation;
 mod operators;
 mod reader;
 mod recipes;
+mod sasl;
 mod secrets;
 mod server_lists;
 mod session_size;

@@ -46,6 +46,16 @@ fn static_credentials_leave_no_password_in_memory_after_close() {
     run_child("static");
 }
 
+#[test]
+fn sasl_password_file_leaves_no_password_in_memory() {
+    run_child("sasl_file");
+}
+
+#[test]
+fn sasl_password_leaves_no_password_in_memory_after_close() {
+    run_child("sasl");
+}
+
 /// A file that only the child reads.
 struct SecretFile(PathBuf);
 
@@ -61,12 +71,19 @@ fn run_child(kind: &str) {
     File::open("/dev/urandom").unwrap().read_exact(&mut random).unwrap();
     let password: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     let file = SecretFile(std::env::temp_dir().join(format!("zklock-secret-{kind}-{}", std::process::id())));
-    let name = if kind == "options" { "auth.digest = " } else { "" };
-    fs::write(&file.0, format!("{name}alice:{password}\n")).unwrap();
+    let before = match kind {
+        "options" => "auth.digest = alice:",
+        "sasl_file" => "",
+        _ => "alice:",
+    };
+    fs::write(&file.0, format!("{before}{password}\n")).unwrap();
+    let sasl = kind.starts_with("sasl");
+    let sasl = sasl.then(|| ZooKeeper::options().sasl_users(&[("alice", &password)]).require_sasl().start());
+    let server = sasl.as_ref().unwrap_or_else(|| ZooKeeper::shared());
     let masked: String = password.bytes().map(|byte| format!("{:02x}", byte ^ MASK)).collect();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "secrets::child", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(ENVIRONMENT, format!("{kind}\n{}\n{}\n{masked}", ZooKeeper::shared().address(), file.0.display()))
+        .env(ENVIRONMENT, format!("{kind}\n{}\n{}\n{masked}", server.address(), file.0.display()))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -188,6 +205,15 @@ fn child() {
             assert_eq!(refused.status(), Status::Invalid);
             needle.with_credentials(|value| config.set("auth.digest", value)).unwrap();
         }
+        "sasl" | "sasl_file" => {
+            config.set("sasl.mechanism", "digest-md5").unwrap();
+            config.set("sasl.user", "alice").unwrap();
+            if kind == "sasl" {
+                needle.with_credentials(|value| config.set("sasl.password", &value[6..])).unwrap();
+            } else {
+                config.set("sasl.password_file", file).unwrap();
+            }
+        }
         "static" => config = needle.with_credentials(|value| config.add_auth("digest", value)),
         _ => {
             let needle = needle.clone();
@@ -202,7 +228,7 @@ fn child() {
     wait_until(TEST_TIMEOUT, || client.state().unwrap() == ClientState::Connected && lock.is_held().unwrap());
     let found = needle.find_in_memory();
     // A client keeps credentials that the program has passed, because it needs them for the next connection.
-    let keeps = ["option", "options", "static"].contains(&kind);
+    let keeps = ["option", "options", "sasl", "static"].contains(&kind);
     assert_eq!(!found.is_empty(), keeps, "{found:#?}");
     lock.release().unwrap();
     client.close().unwrap();

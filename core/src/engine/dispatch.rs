@@ -21,7 +21,7 @@ use crate::path::quote;
 use crate::recipe::{CacheEvent, Chroot, Contender, Context, DirectoryCaches, Input, Output, RequestKind, Tag};
 use crate::session::{
     self, ClientState, Command, ConnectString, ConnectionEvent, Credentials, Entropy, Failure, LeaseDemand, MachineId,
-    Server, Session, SessionConfig, Subscriber,
+    SaslMechanism, Server, Session, SessionConfig, Subscriber,
 };
 use crate::time::Time;
 
@@ -98,13 +98,13 @@ impl Engine {
         self.handle(now, |engine| engine.session.on_connection_event(now, event));
     }
 
-    /// Sets the credentials for the next connection. The engine forgets credentials after it has sent them, so the
-    /// shell must call this method before each connection.
-    pub fn set_credentials(&mut self, credentials: Vec<Credentials>) {
-        self.session.set_credentials(credentials);
+    /// Sets the credentials and the SASL mechanism for the next connection. The engine forgets both after it has used
+    /// them, so the shell must call this method before each connection.
+    pub fn set_credentials(&mut self, credentials: Vec<Credentials>, sasl: Option<Box<dyn SaslMechanism>>) {
+        self.session.set_credentials(credentials, sasl);
     }
 
-    /// Returns whether the engine has credentials that it has not sent yet.
+    /// Returns whether the engine has credentials or a SASL mechanism that it has not used yet.
     pub fn has_credentials(&self) -> bool {
         self.session.has_credentials()
     }
@@ -383,7 +383,7 @@ impl Engine {
     fn on_auth_failed(&mut self, now: Time) {
         let error = Error::new(
             Status::Auth,
-            format!("{} refused the credentials; {}", self.servers, self.session.connection_summary()),
+            format!("authentication with {} has failed; {}", self.servers, self.session.connection_summary()),
         );
         // The session and its nodes still exist, so the state of the holds does not change.
         let goes_on = |kind: &OpKind| {

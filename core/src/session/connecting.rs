@@ -95,11 +95,11 @@ impl<T> Session<T> {
         };
         self.active = Some(active);
         self.sent_packets = SentPackets::new(sent, self.timeout);
-        self.send_auth(now, resumed);
+        self.begin_sasl(now, resumed);
         Ok(())
     }
 
-    fn send_auth(&mut self, now: Time, resumed: bool) {
+    pub(super) fn send_auth(&mut self, now: Time, resumed: bool) {
         let before = self.output.len();
         let replies = encode_credentials(std::mem::take(&mut self.credentials), &mut self.output);
         self.has_secret_output |= replies > 0;

@@ -70,6 +70,10 @@ impl<T> Session<T> {
         self.is_config_watched = false;
         self.departure = None;
         self.planned_move = None;
+        if self.sasl_in_use.take().is_some() {
+            // The next connection must not use these credentials without the mechanism.
+            self.credentials.clear();
+        }
         self.connection = ConnectionState::Disconnected { retry_at };
         for InFlight { purpose, .. } in std::mem::take(&mut self.in_flight) {
             self.complete(now, purpose, 0, Err(Failure::ConnectionLost));

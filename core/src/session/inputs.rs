@@ -6,6 +6,7 @@ use zeroize::Zeroize;
 use zklock_proto::{ConnectRequest, Frames, ProtoError, ReplyHeader};
 
 use super::credentials::Credentials;
+use super::sasl::SaslMechanism;
 use super::{
     Command, ConnectionRefusal, ConnectionState, Departure, DepartureStage, Event, Session, SessionOffer, not_loaded,
     to_u64,
@@ -97,15 +98,17 @@ impl<T> Session<T> {
         self.output.clear();
     }
 
-    /// Sets the credentials for the next connection. After the handshake, the session sends these credentials before
-    /// any other request, and then forgets them. The shell must therefore set the credentials before each connection.
-    pub(crate) fn set_credentials(&mut self, credentials: Vec<Credentials>) {
+    /// Sets the credentials and the SASL mechanism for the next connection. After the handshake, the session uses the
+    /// mechanism and sends the credentials before any other request, and then forgets both. The shell must therefore
+    /// set them before each connection.
+    pub(crate) fn set_credentials(&mut self, credentials: Vec<Credentials>, sasl: Option<Box<dyn SaslMechanism>>) {
         self.credentials = credentials;
+        self.sasl = sasl;
     }
 
-    /// Returns whether the session has credentials that it has not sent yet.
+    /// Returns whether the session has credentials or a SASL mechanism that it has not used yet.
     pub(crate) fn has_credentials(&self) -> bool {
-        !self.credentials.is_empty()
+        !self.credentials.is_empty() || self.sasl.is_some()
     }
 
     /// Handles the end of the loading. If the shell now connects to the server, the time limit of the attempt begins
@@ -255,6 +258,7 @@ impl<T> Session<T> {
             ConnectionState::Connecting { deadline: give_up }
             | ConnectionState::Securing { deadline: give_up }
             | ConnectionState::Handshake { deadline: give_up, .. }
+            | ConnectionState::Sasl { deadline: give_up, .. }
             | ConnectionState::Authenticating { deadline: give_up, .. } => Some(give_up),
             ConnectionState::Established => {
                 let leave_at = self.departure.and_then(|departure| departure.stage.due_at());
@@ -286,6 +290,9 @@ impl<T> Session<T> {
             }
             ConnectionState::Handshake { deadline: give_up, .. } if now >= give_up => {
                 self.close_connection(now, "no answer to the handshake in time");
+            }
+            ConnectionState::Sasl { deadline: give_up, .. } if now >= give_up => {
+                self.close_connection(now, "SASL has not ended in time");
             }
             ConnectionState::Authenticating { deadline: give_up, .. } if now >= give_up => {
                 self.close_connection(now, "no answer to the credentials in time");

@@ -24,6 +24,7 @@ mod inputs;
 mod large_requests;
 mod lease;
 mod requests;
+mod sasl;
 mod servers;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ pub(crate) use large_requests::TooLarge;
 use large_requests::{LargeRequests, WatchBatch};
 use lease::SentPackets;
 pub(crate) use lease::{Lease, Proof};
+pub use sasl::{SaslMechanism, SaslStep};
 pub(crate) use servers::Entropy;
 use servers::{Migration, ServerList, Servers};
 pub(crate) use traffic::Traffic;
@@ -211,7 +213,7 @@ pub(crate) enum Event<T> {
         /// The path of the node.
         path: String,
     },
-    /// The server refused the credentials.
+    /// The server refused the credentials, or SASL has failed. The cause is the failure of the connection.
     AuthFailed,
     /// The last connection to each of the servers has failed because of a certificate, or because one side uses TLS and
     /// the other side does not.
@@ -293,6 +295,10 @@ pub(crate) struct Session<T> {
     frames: Frames,
     /// The credentials for the next connection. The session keeps credentials only until it has sent them.
     credentials: Vec<Credentials>,
+    /// The SASL mechanism for the next connection.
+    sasl: Option<Box<dyn SaslMechanism>>,
+    /// The SASL mechanism of this connection, during the SASL step.
+    sasl_in_use: Option<Box<dyn SaslMechanism>>,
     /// The reason why the present attempt to connect has not reached the server yet, for error messages.
     delay: Option<String>,
     output: Zeroizing<Vec<u8>>,
@@ -316,11 +322,32 @@ pub(crate) struct Session<T> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConnectionState {
-    Disconnected { retry_at: Time },
-    Connecting { deadline: Time },
-    Securing { deadline: Time },
-    Handshake { sent: Time, deadline: Time, offer: SessionOffer },
-    Authenticating { replies: usize, resumed: bool, deadline: Time },
+    Disconnected {
+        retry_at: Time,
+    },
+    Connecting {
+        deadline: Time,
+    },
+    Securing {
+        deadline: Time,
+    },
+    Handshake {
+        sent: Time,
+        deadline: Time,
+        offer: SessionOffer,
+    },
+    /// The client has sent a SASL token, and waits for the answer. The deadline applies to the whole step.
+    Sasl {
+        xid: i32,
+        is_first: bool,
+        resumed: bool,
+        deadline: Time,
+    },
+    Authenticating {
+        replies: usize,
+        resumed: bool,
+        deadline: Time,
+    },
     Established,
     Closed,
 }
@@ -472,6 +499,8 @@ impl<T> Session<T> {
             child_watches: Watches::default(),
             recursive_watches: BTreeMap::new(),
             credentials: Vec::new(),
+            sasl: None,
+            sasl_in_use: None,
             delay: None,
             output: Zeroizing::default(),
             has_secret_output: false,
@@ -610,6 +639,7 @@ impl<T> Session<T> {
             },
             ConnectionState::Securing { .. } => format!("{server} does not complete the TLS handshake"),
             ConnectionState::Handshake { .. } => format!("{server} does not answer the handshake"),
+            ConnectionState::Sasl { .. } => format!("{server} does not answer the SASL token"),
             ConnectionState::Authenticating { .. } => format!("{server} does not answer the credentials"),
             ConnectionState::Disconnected { .. } | ConnectionState::Closed => {
                 format!("last tried {server}: {}", self.last_failure)

@@ -49,8 +49,7 @@ impl<T> Session<T> {
 
     /// Appends a request to the output.
     pub(super) fn encode(&mut self, request: &Request, purpose: Purpose<T>) -> Result<RequestInfo<T>, Purpose<T>> {
-        let xid = self.last_xid.checked_add(1).unwrap_or(1);
-        self.last_xid = xid;
+        let xid = self.next_xid();
         let before = self.output.len();
         if request.encode(xid, &mut self.output).is_err() {
             return Err(purpose);
@@ -58,6 +57,11 @@ impl<T> Session<T> {
         let (op, size) = (request.op(), self.output.len() - before);
         let path = if self.log_buffer.is_enabled(Level::Trace) { request.path().map(str::to_owned) } else { None };
         Ok(RequestInfo { xid, op, path, size, is_isolated: false, is_transaction: is_transaction(request), purpose })
+    }
+
+    pub(super) fn next_xid(&mut self) -> i32 {
+        self.last_xid = self.last_xid.checked_add(1).unwrap_or(1);
+        self.last_xid
     }
 
     /// Records a request whose bytes are in the output.
@@ -172,6 +176,9 @@ impl<T> Session<T> {
                 }
             }
             XID_AUTH => self.on_auth_reply(now, header.err),
+            _ if matches!(self.connection, ConnectionState::Sasl { .. }) => {
+                return self.on_sasl_reply(now, &header, body);
+            }
             _ => return self.on_reply(now, &header, body),
         }
         Ok(())

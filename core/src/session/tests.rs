@@ -813,7 +813,7 @@ fn credentials(data: &str) -> Vec<Credentials> {
 fn credentials_are_sent_once_before_any_other_request() {
     let mut peer = Peer::new();
     peer.session.on_connection_event(NOW, ConnectionEvent::Disconnected("cut"));
-    peer.session.set_credentials(credentials("a:b"));
+    peer.session.set_credentials(credentials("a:b"), None);
     assert!(peer.session.has_credentials());
     peer.connect(1);
     assert!(!peer.session.has_credentials() && !peer.session.is_connected());
@@ -834,7 +834,7 @@ fn credentials_are_sent_once_before_any_other_request() {
 fn unsent_credentials_are_kept_for_the_next_attempt() {
     let mut peer = Peer::new();
     peer.session.on_connection_event(NOW, ConnectionEvent::Disconnected("cut"));
-    peer.session.set_credentials(credentials("a:b"));
+    peer.session.set_credentials(credentials("a:b"), None);
     let at = peer.session.next_timeout().unwrap();
     peer.session.advance(at);
     while peer.session.poll_command().is_some() {}
@@ -842,6 +842,151 @@ fn unsent_credentials_are_kept_for_the_next_attempt() {
     assert!(peer.session.has_credentials());
     peer.connect(1);
     assert_eq!(peer.sent(), [OpCode::Auth]);
+}
+
+/// A mechanism of two steps. The client sends `one` and `two`, and the server answers `more` and null.
+struct ToyMechanism {
+    steps: usize,
+}
+
+impl SaslMechanism for ToyMechanism {
+    fn first_token(&mut self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(b"one".to_vec())
+    }
+
+    fn step(&mut self, token: Option<&[u8]>) -> Result<SaslStep, String> {
+        self.steps += 1;
+        match (self.steps, token) {
+            (1, Some(b"more")) => Ok(SaslStep::Send(Zeroizing::new(b"two".to_vec()))),
+            (2, None) => Ok(SaslStep::Done),
+            _ => Err(format!("wrong token {token:?}")),
+        }
+    }
+
+    fn refusal(&self) -> String {
+        format!("the server refused step {}", self.steps)
+    }
+}
+
+impl Peer {
+    /// Connects again with the toy mechanism and credentials, and returns the xid of the first token.
+    fn connect_with_sasl(&mut self) -> i32 {
+        self.session.on_connection_event(NOW, ConnectionEvent::Disconnected("cut"));
+        self.session.set_credentials(credentials("a:b"), Some(Box::new(ToyMechanism { steps: 0 })));
+        self.connect(1);
+        self.token(b"one")
+    }
+
+    /// Returns the xid of the only request, which must be this token.
+    fn token(&mut self, expected: &[u8]) -> i32 {
+        assert_eq!(self.sent(), [OpCode::Sasl]);
+        let (xid, request, _) = self.read.remove(0);
+        assert_eq!(request, Request::Sasl { token: expected.to_vec() });
+        xid
+    }
+
+    fn answer_token(&mut self, xid: i32, code: Code, token: Option<&[u8]>) {
+        let mut reply = Vec::new();
+        if code == Code::OK {
+            Response::SaslToken(token.map(<[u8]>::to_vec)).encode(xid, 0, &mut reply).unwrap();
+        } else {
+            zklock_proto::encode_error(xid, 0, code, &mut reply);
+        }
+        let _ = self.session.received(self.now, &reply);
+    }
+
+    fn has_auth_failed(&mut self) -> bool {
+        std::iter::from_fn(|| self.session.poll_event()).any(|event| matches!(event, Event::AuthFailed))
+    }
+}
+
+#[test]
+fn sasl_precedes_credentials_and_all_requests() {
+    let mut peer = Peer::new();
+    let xid = peer.connect_with_sasl();
+    assert!(!peer.session.is_connected());
+    peer.answer_token(xid, Code::OK, Some(b"more"));
+    let second = peer.token(b"two");
+    assert_eq!(second, xid + 1);
+    assert!(!peer.session.is_connected());
+    peer.answer_token(second, Code::OK, None);
+    assert!(!peer.session.is_connected() && !peer.session.has_credentials());
+    assert_eq!(peer.sent(), [OpCode::Auth]);
+    peer.read.clear();
+    peer.answer_token(XID_AUTH, Code::OK, None);
+    assert!(peer.session.is_connected());
+    // The session has no mechanism for the next connection.
+    peer.session.on_connection_event(NOW, ConnectionEvent::Disconnected("cut"));
+    peer.connect(1);
+    assert!(peer.session.is_connected() && !peer.sent().contains(&OpCode::Sasl));
+}
+
+#[test]
+fn failed_sasl_is_reported_at_once_and_leaves_no_credentials() {
+    for (code, token, cause) in [
+        (Code::AUTH_FAILED, None, "the server refused step 0 (AuthFailed (-115))"),
+        (
+            Code::SESSION_CLOSED_REQUIRE_SASL_AUTH,
+            None,
+            "the server refused step 0 (SessionClosedRequireSaslAuth (-124))",
+        ),
+        (Code::UNIMPLEMENTED, None, "the server does not support SASL"),
+        (Code::OK, None, "the server does not support SASL"),
+        (Code::OK, Some(vec![0; 65_537]), "the server sent a SASL token of 65537 bytes; at most 65536 are allowed"),
+        (Code::OK, Some(b"x".to_vec()), "wrong token Some([120])"),
+    ] {
+        let mut peer = Peer::new();
+        let xid = peer.connect_with_sasl();
+        peer.answer_token(xid, code, token.as_deref());
+        assert_eq!(peer.session.state(), ClientState::Suspended);
+        assert!(peer.has_auth_failed(), "{cause}");
+        let summary = peer.session.connection_summary();
+        assert!(summary.starts_with(&format!("last tried s:1: {cause}")), "{summary}");
+        assert!(!peer.session.has_credentials(), "the next connection would use the credentials without SASL");
+    }
+}
+
+#[test]
+fn other_failures_during_sasl_are_failures_of_the_connection() {
+    let mut peer = Peer::new();
+    let xid = peer.connect_with_sasl();
+    peer.answer_token(xid, Code::SESSION_MOVED, None);
+    assert!(!peer.has_auth_failed());
+    assert_eq!(
+        peer.session.connection_summary(),
+        "last tried s:1: the server answered SessionMoved (-118) to a SASL token"
+    );
+    let mut peer = Peer::new();
+    let xid = peer.connect_with_sasl();
+    peer.answer_token(xid + 1, Code::OK, Some(b"more"));
+    assert!(!peer.has_auth_failed());
+    let expected = format!("last tried s:1: the server answered request {}; expected {xid}", xid + 1);
+    assert_eq!(peer.session.connection_summary(), expected);
+    // The time limit applies to all tokens together.
+    let mut peer = Peer::new();
+    let xid = peer.connect_with_sasl();
+    let deadline = peer.session.next_timeout().unwrap();
+    assert!(deadline <= NOW + Duration::from_secs(4));
+    peer.answer_token(xid, Code::OK, Some(b"more"));
+    assert_eq!(peer.session.next_timeout().unwrap(), deadline);
+    peer.session.advance(deadline);
+    assert!(!peer.has_auth_failed() && !peer.session.has_credentials());
+    assert_eq!(peer.session.connection_summary(), "last tried s:1: SASL has not ended in time");
+}
+
+#[test]
+fn unused_sasl_mechanism_is_kept_for_the_next_attempt() {
+    let mut peer = Peer::new();
+    peer.session.on_connection_event(NOW, ConnectionEvent::Disconnected("cut"));
+    peer.session.set_credentials(Vec::new(), Some(Box::new(ToyMechanism { steps: 0 })));
+    let at = peer.session.next_timeout().unwrap();
+    peer.session.advance(at);
+    while peer.session.poll_command().is_some() {}
+    peer.session.on_connection_event(at, ConnectionEvent::Disconnected("refused"));
+    assert!(peer.session.has_credentials());
+    peer.connect(1);
+    peer.token(b"one");
+    assert!(!peer.session.has_credentials());
 }
 
 #[test]

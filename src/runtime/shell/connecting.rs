@@ -25,7 +25,7 @@ impl Shell {
             return self.load_inputs(state, now, server);
         }
         if let Some(Ok(loaded)) = state.inputs.load(|| true) {
-            state.engine.set_credentials(loaded.credentials);
+            state.engine.set_credentials(loaded.credentials, loaded.sasl);
         }
         self.resolve(state, now, server);
     }
@@ -95,7 +95,7 @@ impl Shell {
                     if let Some(error) = &loaded.tls_error {
                         state.engine.loading_failed(now, error, false);
                     }
-                    state.engine.set_credentials(loaded.credentials);
+                    state.engine.set_credentials(loaded.credentials, loaded.sasl);
                     state.loading.has_succeeded = true;
                     None
                 }

@@ -78,6 +78,8 @@ pub struct Options {
     container_sweep_ms: u32,
     config_lines: Vec<String>,
     jvm_arguments: Vec<String>,
+    /// The content of the JAAS file.
+    jaas: Option<String>,
     /// The number of the server in its ensemble.
     id: Option<usize>,
     host: Option<Arc<Host>>,
@@ -256,6 +258,26 @@ impl Options {
         self
     }
 
+    /// Offers SASL with DIGEST-MD5 to these users with their passwords.
+    pub fn sasl_users(self, users: &[(&str, &str)]) -> Self {
+        let quote = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+        let users: String =
+            users.iter().map(|(user, password)| format!("\n  user_{user}={}", quote(password))).collect();
+        let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
+        self.jaas(&format!("Server {{\n  {module} required{users};\n}};\n"))
+    }
+
+    /// Offers SASL with a JAAS file of this content, which must have a section `Server`.
+    pub fn jaas(mut self, content: &str) -> Self {
+        self.jaas = Some(content.to_owned());
+        self.config_line("authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider")
+    }
+
+    /// Refuses clients that do not use SASL.
+    pub fn require_sasl(self) -> Self {
+        self.config_line("enforce.auth.enabled=true").config_line("enforce.auth.schemes=sasl")
+    }
+
     /// Uses the newest ZooKeeper instead of Debian's version. Debian's version sometimes loses acknowledged
     /// transactions if the leader changes often. `tests/chaos/pom.xml` names the newest version.
     pub fn newest(mut self) -> Self {
@@ -310,6 +332,11 @@ impl Options {
         let directory = Directory::create(self.storage);
         fs::write(directory.path().join("zoo.cfg"), self.config(endpoint.address(), &directory))
             .expect("write the server's configuration");
+        if let Some(jaas) = &self.jaas {
+            let file = directory.path().join("jaas.conf");
+            fs::write(&file, jaas).expect("write the JAAS file");
+            self.jvm_arguments.push(format!("-Djava.security.auth.login.config={}", file.display()));
+        }
         self.jvm_arguments.push(format!("-Dznode.container.checkIntervalMs={}", self.container_sweep_ms));
         if let Some(id) = self.id {
             let data = directory.path().join("data");
@@ -346,6 +373,7 @@ impl Default for Options {
             container_sweep_ms: 250,
             config_lines,
             jvm_arguments,
+            jaas: None,
             id: None,
             host: None,
             jars: None,

@@ -1,0 +1,422 @@
+//! The client's side of the SASL mechanism DIGEST-MD5 (RFC 2831), with the quality of protection `auth`. The server sends
+//! a challenge, the client answers with a digest of the password, and the server proves with another digest that it
+//! knows the password as well. The code in this file does no I/O, and takes random numbers as an argument.
+
+use md5::{Digest, Md5};
+use zeroize::Zeroizing;
+use zklock_core::path::quote;
+use zklock_core::session::{SaslMechanism, SaslStep};
+
+/// The maximum length of a challenge, in bytes (RFC 2831, section 2.1.1).
+const MAX_CHALLENGE: usize = 2047;
+/// The number of responses to the nonce of a challenge. A connection needs only one.
+const NONCE_COUNT: &str = "00000001";
+
+/// The identity of the client.
+pub(super) struct DigestUser {
+    pub(super) name: String,
+    pub(super) password: Zeroizing<String>,
+    /// The name of the service and of its host: `zookeeper/zk-sasl-md5` on servers with the default settings.
+    pub(super) digest_uri: String,
+}
+
+/// One exchange with a server.
+pub(super) struct DigestMd5 {
+    user: DigestUser,
+    /// A random text that was not used before.
+    client_nonce: String,
+    state: State,
+}
+
+enum State {
+    AwaitingChallenge,
+    AwaitingProof { expected: String },
+    Ended,
+}
+
+impl DigestMd5 {
+    pub(super) fn new(user: DigestUser, client_nonce: String) -> Self {
+        Self { user, client_nonce, state: State::AwaitingChallenge }
+    }
+
+    /// Answers a challenge. Returns the response, and the proof that the server must send.
+    fn respond(&self, token: &[u8]) -> Result<(Zeroizing<Vec<u8>>, String), String> {
+        let Challenge { realm, nonce, is_utf8 } = Challenge::parse(token)?;
+        let Self { user: DigestUser { name, password, digest_uri }, client_nonce, .. } = self;
+        let hashed_form = |text: &str| hashed_form(text, is_utf8).ok_or_else(|| self.needs_utf8());
+        let mut secret = Md5::new();
+        secret.update(hashed_form(name)?.as_slice());
+        secret.update(":");
+        secret.update(hashed_form(realm.as_deref().unwrap_or_default())?.as_slice());
+        secret.update(":");
+        secret.update(hashed_form(password)?.as_slice());
+        let secret: Zeroizing<[u8; 16]> = Zeroizing::new(secret.finalize().into());
+        let session_key = Md5::new().chain_update(*secret).chain_update(format!(":{nonce}:{client_nonce}"));
+        let session_key = Zeroizing::new(hex(&session_key.finalize()));
+        let digest = |method: &str| {
+            let request = hex(&Md5::digest(format!("{method}:{digest_uri}")));
+            let text = format!(":{nonce}:{NONCE_COUNT}:{client_nonce}:auth:{request}");
+            hex(&Md5::new().chain_update(session_key.as_bytes()).chain_update(text).finalize())
+        };
+        let charset = if is_utf8 { "charset=utf-8," } else { "" };
+        let realm = realm.as_ref().map(|realm| format!("realm={},", quoted(realm))).unwrap_or_default();
+        let response = format!(
+            "{charset}username={},{realm}nonce={},nc={NONCE_COUNT},cnonce={},digest-uri={},response={},qop=auth",
+            quoted(name),
+            quoted(&nonce),
+            quoted(client_nonce),
+            quoted(digest_uri),
+            digest("AUTHENTICATE"),
+        );
+        let response =
+            if is_utf8 { Some(response.into_bytes()) } else { latin1(&response).map(|bytes| bytes.to_vec()) };
+        Ok((Zeroizing::new(response.ok_or_else(|| self.needs_utf8())?), digest("")))
+    }
+
+    fn needs_utf8(&self) -> String {
+        let name = quote(&self.user.name);
+        format!(
+            "SASL: the server supports only characters of ISO 8859-1, and the name or the password of the user {name} contains others"
+        )
+    }
+
+    /// Checks the proof of the server.
+    fn check(&self, token: &[u8], expected: &str) -> Result<(), String> {
+        let directives = Directives::parse(token)?;
+        match directives.single("rspauth")? {
+            Some(proof) if proof == expected => Ok(()),
+            Some(_) => Err(format!(
+                "SASL: the server does not know the password of the user {}, although it accepted the user: another server may have taken its place",
+                quote(&self.user.name)
+            )),
+            None => Err(NO_PROOF.to_owned()),
+        }
+    }
+}
+
+impl SaslMechanism for DigestMd5 {
+    fn first_token(&mut self) -> Zeroizing<Vec<u8>> {
+        // In DIGEST-MD5, the server sends the first message.
+        Zeroizing::default()
+    }
+
+    fn step(&mut self, token: Option<&[u8]>) -> Result<SaslStep, String> {
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::AwaitingChallenge => {
+                let (response, expected) = self.respond(token.unwrap_or_default())?;
+                self.state = State::AwaitingProof { expected };
+                Ok(SaslStep::Send(response))
+            }
+            State::AwaitingProof { expected } => {
+                self.check(token.ok_or(NO_PROOF)?, &expected)?;
+                Ok(SaslStep::Done)
+            }
+            State::Ended => Err("SASL: the exchange with the server has ended".to_owned()),
+        }
+    }
+
+    fn refusal(&self) -> String {
+        match self.state {
+            State::AwaitingChallenge => {
+                "the server does not offer DIGEST-MD5: it probably requires Kerberos (sasl.mechanism = gssapi)"
+                    .to_owned()
+            }
+            State::AwaitingProof { .. } | State::Ended => {
+                let name = quote(&self.user.name);
+                format!("the server refused the user {name} or its password; check sasl.user and sasl.password")
+            }
+        }
+    }
+}
+
+/// A server sends no proof if it accepts clients whose authentication has failed.
+const NO_PROOF: &str = "SASL: the server refused the user or its password, or sent no proof that it knows the password; check sasl.user and sasl.password";
+
+/// The parts of a challenge that the client needs.
+#[derive(Debug, PartialEq, Eq)]
+struct Challenge {
+    realm: Option<String>,
+    nonce: String,
+    is_utf8: bool,
+}
+
+impl Challenge {
+    fn parse(token: &[u8]) -> Result<Self, String> {
+        let directives = Directives::parse(token)?;
+        let wrong = |name: &str, value: &str, expected: &str| {
+            Err(invalid(&format!("{name} is {}; expected {expected}", quote(value))))
+        };
+        match directives.single("algorithm")? {
+            Some("md5-sess") => {}
+            other => return wrong("algorithm", other.unwrap_or_default(), "md5-sess"),
+        }
+        match directives.single("qop")? {
+            Some(qop) if !qop.split(',').any(|offer| offer.trim() == "auth") => return wrong("qop", qop, "auth"),
+            _ => {}
+        }
+        let is_utf8 = match directives.single("charset")? {
+            None => false,
+            Some(charset) if charset.eq_ignore_ascii_case("utf-8") => true,
+            Some(charset) => return wrong("charset", charset, "utf-8"),
+        };
+        let Some(nonce) = directives.single("nonce")?.filter(|nonce| !nonce.is_empty()) else {
+            return Err(invalid("it has no nonce"));
+        };
+        // A server that serves several realms accepts each of them.
+        let realm = directives.all("realm").next().map(str::to_owned);
+        Ok(Self { realm, nonce: nonce.to_owned(), is_utf8 })
+    }
+}
+
+/// The directives `name=value` of a message of the server, in their order. The names are in lower case.
+struct Directives(Vec<(String, String)>);
+
+impl Directives {
+    fn parse(token: &[u8]) -> Result<Self, String> {
+        if token.len() > MAX_CHALLENGE {
+            let length = token.len();
+            return Err(invalid(&format!("it has {length} bytes; DIGEST-MD5 allows at most {MAX_CHALLENGE} bytes")));
+        }
+        let text = decoded(token);
+        let mut rest = text.as_str();
+        let mut directives = Vec::new();
+        loop {
+            rest = rest.trim_start_matches([' ', '\t', '\r', '\n', ',']);
+            if rest.is_empty() {
+                return Ok(Self(directives));
+            }
+            let position = text.len() - rest.len();
+            let wrong = || invalid(&format!("at position {position}, expected name=value"));
+            let (name, after) = rest.split_once('=').ok_or_else(wrong)?;
+            if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+                return Err(wrong());
+            }
+            let (value, after) = value(after).ok_or_else(wrong)?;
+            let after = after.trim_start_matches([' ', '\t', '\r', '\n']);
+            if !after.is_empty() && !after.starts_with(',') {
+                return Err(wrong());
+            }
+            directives.push((name.to_ascii_lowercase(), value));
+            rest = after;
+        }
+    }
+
+    fn all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(own, _)| own == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Returns the value of a directive. Fails if the directive occurs more than once.
+    fn single(&self, name: &str) -> Result<Option<&str>, String> {
+        let mut values = self.all(name);
+        match (values.next(), values.next()) {
+            (first, None) => Ok(first),
+            (_, Some(_)) => Err(invalid(&format!("it has more than one {name}"))),
+        }
+    }
+}
+
+/// Splits the value of a directive from the text that follows it. The value is a token or a quoted string.
+fn value(text: &str) -> Option<(String, &str)> {
+    let Some(content) = text.strip_prefix('"') else {
+        let end = text.find([' ', '\t', '\r', '\n', ',']).unwrap_or(text.len());
+        let (value, after) = text.split_at_checked(end)?;
+        let is_token = value.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\=;:<>@()[]{}?/".contains(&byte));
+        return (!value.is_empty() && is_token).then(|| (value.to_owned(), after));
+    };
+    let mut value = String::new();
+    let mut characters = content.char_indices();
+    loop {
+        match characters.next()? {
+            (at, '"') => return Some((value, content.get(at + 1..)?)),
+            (_, '\\') => value.push(characters.next()?.1),
+            (_, character) if character.is_control() => return None,
+            (_, character) => value.push(character),
+        }
+    }
+}
+
+fn invalid(why: &str) -> String {
+    format!("SASL: the server's message is not one of DIGEST-MD5: {why}")
+}
+
+/// Decodes a message of the server, which is UTF-8 or ISO 8859-1.
+fn decoded(token: &[u8]) -> String {
+    str::from_utf8(token).map_or_else(|_| token.iter().map(|&byte| char::from(byte)).collect(), str::to_owned)
+}
+
+/// Returns the bytes of a text of which a digest is computed. These are the bytes in ISO 8859-1, or in UTF-8 if the text
+/// has other characters. Returns `None` if the text has other characters and the server does not support UTF-8.
+fn hashed_form(text: &str, is_utf8: bool) -> Option<Zeroizing<Vec<u8>>> {
+    latin1(text).or_else(|| is_utf8.then(|| Zeroizing::new(text.as_bytes().to_vec())))
+}
+
+/// Encodes a text in ISO 8859-1. Returns `None` if the text has other characters.
+fn latin1(text: &str) -> Option<Zeroizing<Vec<u8>>> {
+    // A buffer that grows would leave copies of the text in memory.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(text.len()));
+    for character in text.chars() {
+        bytes.push(u8::try_from(character).ok()?);
+    }
+    Some(bytes)
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHALLENGE: &str = r#"realm="zk-sasl-md5",nonce="OA6MG9tEQGm2hh",charset=utf-8,algorithm=md5-sess"#;
+
+    fn exchange(name: &str, password: &str) -> DigestMd5 {
+        let (name, digest_uri) = (name.to_owned(), "zookeeper/zk-sasl-md5".to_owned());
+        DigestMd5::new(
+            DigestUser { name, password: Zeroizing::new(password.to_owned()), digest_uri },
+            "OA6MHXh6VqTrRk".to_owned(),
+        )
+    }
+
+    fn response(exchange: &mut DigestMd5, challenge: &[u8]) -> Result<Vec<u8>, String> {
+        assert!(exchange.first_token().is_empty());
+        match exchange.step(Some(challenge))? {
+            SaslStep::Send(response) => Ok(response.to_vec()),
+            SaslStep::Done => panic!("the server has sent no proof"),
+        }
+    }
+
+    fn error(challenge: &str) -> String {
+        response(&mut exchange("bob", "secret"), challenge.as_bytes()).unwrap_err()
+    }
+
+    /// The example of RFC 2831, section 4.
+    #[test]
+    fn example_of_the_rfc() {
+        let user = DigestUser {
+            name: "chris".to_owned(),
+            password: Zeroizing::new("secret".to_owned()),
+            digest_uri: "imap/elwood.innosoft.com".to_owned(),
+        };
+        let mut exchange = DigestMd5::new(user, "OA6MHXh6VqTrRk".to_owned());
+        let challenge =
+            br#"realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8"#;
+        let sent = String::from_utf8(response(&mut exchange, challenge).unwrap()).unwrap();
+        assert_eq!(
+            sent,
+            "charset=utf-8,username=\"chris\",realm=\"elwood.innosoft.com\",nonce=\"OA6MG9tEQGm2hh\",nc=00000001,\
+             cnonce=\"OA6MHXh6VqTrRk\",digest-uri=\"imap/elwood.innosoft.com\",\
+             response=d388dad90d4bbd760a152321f2143af7,qop=auth"
+        );
+        let proof = exchange.step(Some(b"rspauth=ea40f60335c427b5527b84dbabcdfffd"));
+        assert!(matches!(proof, Ok(SaslStep::Done)), "{proof:?}");
+        assert!(exchange.step(Some(b"")).is_err());
+    }
+
+    #[test]
+    fn wrong_or_missing_proof_is_an_error() {
+        for (proof, said) in [
+            (Some(&b"rspauth=ea40f60335c427b5527b84dbabcdfffd"[..]), "does not know the password of the user \"bob\""),
+            (Some(b"rspauth="), "expected name=value"),
+            (Some(b"rspauth=a,rspauth=b"), "more than one rspauth"),
+            (Some(b""), "no proof"),
+            (None, "no proof"),
+        ] {
+            let mut exchange = exchange("bob", "secret");
+            response(&mut exchange, CHALLENGE.as_bytes()).unwrap();
+            let error = exchange.step(proof).unwrap_err();
+            assert!(error.contains(said), "{error}");
+            assert!(exchange.step(proof).is_err());
+        }
+    }
+
+    #[test]
+    fn challenges_are_parsed() {
+        let parse = |text: &str| Challenge::parse(text.as_bytes()).unwrap();
+        let expected = Challenge { realm: Some("zk-sasl-md5".into()), nonce: "OA6MG9tEQGm2hh".into(), is_utf8: true };
+        assert_eq!(parse(CHALLENGE), expected);
+        let other = parse(
+            " , realm=\"a \\\"b\\\\\" , realm=\"c\",NONCE=\"n=,\" ,qop=\"auth-int, auth\",stale=true,algorithm=md5-sess,,cipher=\"des\"",
+        );
+        assert_eq!(other, Challenge { realm: Some("a \"b\\".into()), nonce: "n=,".into(), is_utf8: false });
+        let none = parse("nonce=n,algorithm=md5-sess,qop=auth");
+        assert_eq!(none, Challenge { realm: None, nonce: "n".into(), is_utf8: false });
+    }
+
+    #[test]
+    fn wrong_challenges_are_refused_with_the_cause() {
+        for (challenge, said) in [
+            ("", "algorithm is \"\"; expected md5-sess"),
+            ("nonce=\"n\",algorithm=md5", "algorithm is \"md5\"; expected md5-sess"),
+            ("algorithm=md5-sess", "no nonce"),
+            ("nonce=\"\",algorithm=md5-sess", "no nonce"),
+            ("nonce=a,nonce=b,algorithm=md5-sess", "more than one nonce"),
+            ("nonce=a,algorithm=md5-sess,algorithm=md5-sess", "more than one algorithm"),
+            ("nonce=a,algorithm=md5-sess,qop=\"auth-conf\"", "qop is \"auth-conf\"; expected auth"),
+            ("nonce=a,algorithm=md5-sess,charset=utf-16", "charset is \"utf-16\"; expected utf-8"),
+            ("nonce=\"a", "at position 0, expected name=value"),
+            ("nonce=\"a\\", "at position 0, expected name=value"),
+            ("nonce=\"a\"b", "at position 0, expected name=value"),
+            ("nonce=\"a\nb\"", "at position 0, expected name=value"),
+            ("nonce=a, b", "at position 9, expected name=value"),
+            ("=a", "at position 0, expected name=value"),
+            ("a b=c", "at position 0, expected name=value"),
+            ("n\u{f6}=a", "at position 0, expected name=value"),
+            ("nonce=a=b", "at position 0, expected name=value"),
+        ] {
+            let error = error(challenge);
+            assert!(error.starts_with("SASL: the server's message is not one of DIGEST-MD5: "), "{error}");
+            assert!(error.ends_with(said), "{challenge:?}: {error}");
+        }
+        let long = format!("{CHALLENGE},x=\"{}\"", "y".repeat(MAX_CHALLENGE));
+        assert!(error(&long).ends_with("bytes; DIGEST-MD5 allows at most 2047 bytes"));
+    }
+
+    /// Changes each byte of a challenge, cuts the challenge, and repeats parts of it.
+    #[test]
+    fn damaged_challenges_cause_no_panic() {
+        let challenge = CHALLENGE.as_bytes();
+        for at in 0..challenge.len() {
+            for byte in [0, b'"', b'\\', b',', b'=', b' ', 0x80, 0xc3, 0xff] {
+                let mut damaged = challenge.to_vec();
+                damaged[at] = byte;
+                let _ = response(&mut exchange("bob", "secret"), &damaged);
+            }
+            let _ = response(&mut exchange("bob", "secret"), &challenge[at..]);
+            let _ = response(&mut exchange("bob", "secret"), &[&challenge[..at], challenge].concat());
+            let _ = exchange("bob", "secret").check(&challenge[..at], "x");
+        }
+    }
+
+    #[test]
+    fn texts_are_latin1_if_they_can_and_otherwise_utf8() {
+        assert_eq!(hashed_form("b\u{f6}b", true).unwrap().as_slice(), b"b\xf6b");
+        assert_eq!(hashed_form("b\u{f6}b", false).unwrap().as_slice(), b"b\xf6b");
+        assert_eq!(hashed_form("\u{20ac}", true).unwrap().as_slice(), "\u{20ac}".as_bytes());
+        assert_eq!(hashed_form("\u{20ac}", false), None);
+        let latin1_only = CHALLENGE.replace("charset=utf-8,", "");
+        for (name, password, is_allowed) in
+            [("b\u{f6}b", "\u{e4}", true), ("\u{20ac}", "secret", false), ("bob", "\u{20ac}", false)]
+        {
+            let sent = response(&mut exchange(name, password), CHALLENGE.as_bytes()).unwrap();
+            let start = format!("charset=utf-8,username=\"{name}\",");
+            assert!(sent.starts_with(start.as_bytes()), "{sent:?}");
+            let sent = response(&mut exchange(name, password), latin1_only.as_bytes());
+            assert_eq!(sent.is_ok(), is_allowed, "{sent:?}");
+            match sent {
+                Ok(sent) => assert!(sent.starts_with(b"username=\"b\xf6b\","), "{sent:?}"),
+                Err(error) => assert!(error.contains("supports only characters of ISO 8859-1"), "{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_quoted() {
+        let sent = response(&mut exchange("a\"b\\", "secret"), CHALLENGE.as_bytes()).unwrap();
+        assert!(sent.starts_with(br#"charset=utf-8,username="a\"b\\",realm="#), "{sent:?}");
+    }
+}
