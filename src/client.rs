@@ -446,6 +446,18 @@ impl Client {
         Lock::new(Arc::clone(&self.inner), path, recipe)
     }
 
+    /// Returns the identities that a server knows for this client, each in the form `scheme:id`. A server before version
+    /// 3.7 does not support the request, and ends the session. Errors: UNSUPPORTED, CONNECTION, AUTH, CLOSED, FORKED.
+    ///
+    /// Blocks for at most the session timeout.
+    pub(crate) fn identities(&self) -> Result<Vec<String>> {
+        let take = |answer| match answer {
+            Answer::Identities(identities) => Ok(identities),
+            _ => Err(Status::Internal.into()),
+        };
+        self.start_node_request(NodeRequest::Identities, take)?.wait()
+    }
+
     fn start_node_request<T>(
         &self,
         task: NodeRequest,

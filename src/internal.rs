@@ -45,6 +45,12 @@ pub fn load_tls_files(config: &Config) -> Result<()> {
     config.tls_source().map_or(Ok(()), |source| source.load())
 }
 
+/// Returns the identities that a server knows for this client, each in the form `scheme:id`. A server before version 3.7
+/// does not support the request, and ends the session. The call blocks for at most the session timeout.
+pub fn identities(client: &Client) -> Result<Vec<String>> {
+    client.identities()
+}
+
 /// Returns the event source of a client. The config's notifier receives the same event source.
 pub fn event_source(client: &Client) -> Result<EventSource> {
     client.event_source()

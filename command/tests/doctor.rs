@@ -63,6 +63,25 @@ fn a_healthy_ensemble_has_no_failure_and_the_test_lock_leaves_nothing() {
 }
 
 #[test]
+fn identities_are_those_that_the_server_knows_and_a_wrong_password_is_77() {
+    let server = ZooKeeper::options().sasl_users(&[("bob", "secret")]).require_sasl().start();
+    let doctor = |password: &str| {
+        let call = zklock_on(&server.address(), &["doctor", "--json"]).env("ZKLOCK_SASL_MECHANISM", "digest-md5");
+        let output = call.env("ZKLOCK_SASL_USER", "bob").env("ZKLOCK_SASL_PASSWORD", password).output();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), report["findings"].as_array().unwrap().clone())
+    };
+    let (code, findings) = doctor("secret");
+    assert_eq!(code, Some(0), "{findings:?}");
+    let session = details(&findings, "ok", "session");
+    assert!(session.contains("the server accepted the credentials; the server knows this client as "), "{session}");
+    assert!(session.contains("sasl:bob"), "{session}");
+    let (code, findings) = doctor("wrong");
+    assert_eq!(code, Some(77), "{findings:?}");
+    assert!(details(&findings, "fail", "session").contains("the server refused the user \"bob\" or its password"));
+}
+
+#[test]
 fn the_directory_of_the_test_lock_is_no_participant() {
     let (path, mut raw) = (path("test-lock"), raw());
     let directory = format!("{path}/zklock_doctor");

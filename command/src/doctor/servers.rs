@@ -191,13 +191,16 @@ impl ServerCheck {
         let started = Instant::now();
         let opened = Client::connect(&format!("{}{chroot}", self.server), &config);
         let took = milliseconds(started.elapsed());
-        let measured = opened.and_then(|client| Ok((client.session_timeout()?, round_trip(&client)?)));
+        let measured = opened.and_then(|client| Ok((client.session_timeout()?, round_trip(&client)?, client)));
         match measured {
-            Ok((timeout, round_trip)) => {
+            Ok((timeout, round_trip, client)) => {
+                // A server before version 3.7 does not know the request, and the session is no longer needed.
+                let names = zklock::internal::identities(&client).map(|names| names.join(", "));
+                let names = names.map(|names| format!("; the server knows this client as {names}")).unwrap_or_default();
                 self.add(Finding::ok(
                     "session",
                     &self.server,
-                    format!("accepted after {took}; {security}; {identity}"),
+                    format!("accepted after {took}; {security}; {identity}{names}"),
                 ));
                 self.add(timeout_finding(&self.server, timeout));
                 self.add(round_trip_finding(&self.server, round_trip, timeout));
@@ -254,10 +257,10 @@ fn round_trip_finding(server: &str, round_trip: Duration, timeout: Duration) -> 
 fn session_advice(error: &Error, settings: &Settings) -> &'static str {
     match error.status() {
         Status::Auth if settings.config.uses_tls() => {
-            "Check the certificates (tls.ca, tls.cert, tls.key, and the name in the certificate of the server) and the credentials (auth.*)."
+            "Check the certificates (tls.ca, tls.cert, tls.key, and the name in the certificate of the server) and the credentials (auth.*, sasl.*)."
         }
         Status::Auth => {
-            "Check the credentials: auth.digest, auth.digest_file, and the identities that the server accepts."
+            "Check the credentials: auth.digest, auth.digest_file, sasl.*, and the identities that the server accepts."
         }
         Status::Server => "Check the chroot at the end of the server list.",
         Status::Invalid => "Correct the option that the message names.",

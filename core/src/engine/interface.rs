@@ -125,6 +125,8 @@ pub enum Answer {
     Children(Option<Children>),
     /// True if the client has a permission.
     Allowed(bool),
+    /// The identities of the client, each in the form `scheme:id`.
+    Identities(Vec<String>),
     /// The version of a node after a write, or `None` if the node did not have the expected version.
     Written(Option<i32>),
 }
@@ -136,6 +138,7 @@ impl From<NodeReply> for Answer {
             NodeReply::Content(content) => Self::Content(content),
             NodeReply::Children(children) => Self::Children(children),
             NodeReply::Allowed(is_allowed) => Self::Allowed(is_allowed),
+            NodeReply::Identities(identities) => Self::Identities(identities),
             NodeReply::Written(version) => Self::Written(version),
             NodeReply::Done | NodeReply::ChildCount(_) => Self::Done,
         }

@@ -1,9 +1,9 @@
 //! A node request is a request for one node. The client repeats the request on each connection until a server has
 //! answered. A node request reads, sets or creates a count, reads a node or writes it while a hold exists, deletes a
 //! node, requests a revocation, lists or counts children or waits until they change, checks a permission, or checks the
-//! chroot.
+//! chroot. One request concerns no node: it reads the identities of the client.
 
-use zklock_proto::{Code, CreateMode, MultiResult, Request, Response, Stat};
+use zklock_proto::{Code, CreateMode, Identity, MultiResult, Request, Response, Stat};
 
 use super::contender::{Input, REVOKE};
 use super::directories::{DirectoryCreation, ancestors, parents};
@@ -139,6 +139,8 @@ pub enum NodeRequest {
         /// The full path of the directory.
         path: String,
     },
+    /// Reads the identities that the server knows for this client.
+    Identities,
     /// Checks that the chroot exists. The client creates a missing chroot if the config allows this.
     FindChroot {
         /// The path of the chroot.
@@ -161,6 +163,8 @@ pub(crate) enum NodeReply {
     Children(Option<Children>),
     /// True if the client has a permission.
     Allowed(bool),
+    /// The identities of the client, each in the form `scheme:id`.
+    Identities(Vec<String>),
     /// The version after a write, or `None` if the node did not have the expected version.
     Written(Option<i32>),
 }
@@ -232,6 +236,7 @@ impl RetriedRequest {
             }
             NodeRequest::AwaitChange { path, .. } => return cx.watch_children(RequestKind::NodeRequest, path),
             NodeRequest::CheckPermission { path, permission } => check_permission(cx, path, *permission),
+            NodeRequest::Identities => Request::WhoAmI,
             NodeRequest::FindChroot { path } => Request::Exists { path: path.clone(), watch: false },
         };
         self.is_creating = false;
@@ -408,6 +413,7 @@ impl RetriedRequest {
             | NodeRequest::AwaitChange { .. }
             | NodeRequest::CheckPermission { .. }
             | NodeRequest::CountChildren { .. }
+            | NodeRequest::Identities
             | NodeRequest::FindChroot { .. } => Permission::Read,
         };
         Error::from_code(code, &doing).requiring(permission, path)
@@ -420,18 +426,21 @@ impl NodeRequest {
         if let Self::Write { hold_node, .. } = &mut self {
             hold_node.insert_str(0, chroot);
         }
-        let (Self::GetCount { path }
-        | Self::Read { path }
-        | Self::Write { path, .. }
-        | Self::SetCount { path, .. }
-        | Self::CreateCount { path, .. }
-        | Self::Revoke { path }
-        | Self::Delete { path }
-        | Self::List { path }
-        | Self::AwaitChange { path, .. }
-        | Self::CheckPermission { path, .. }
-        | Self::CountChildren { path }
-        | Self::FindChroot { path }) = &mut self;
+        let path = match &mut self {
+            Self::Identities => return self,
+            Self::GetCount { path }
+            | Self::Read { path }
+            | Self::Write { path, .. }
+            | Self::SetCount { path, .. }
+            | Self::CreateCount { path, .. }
+            | Self::Revoke { path }
+            | Self::Delete { path }
+            | Self::List { path }
+            | Self::AwaitChange { path, .. }
+            | Self::CheckPermission { path, .. }
+            | Self::CountChildren { path }
+            | Self::FindChroot { path } => path,
+        };
         if path == "/" && !chroot.is_empty() {
             path.clear();
         }
@@ -453,6 +462,7 @@ impl NodeRequest {
             | Self::CheckPermission { path, .. }
             | Self::CountChildren { path }
             | Self::FindChroot { path } => path,
+            Self::Identities => "",
         }
     }
 
@@ -466,6 +476,10 @@ impl NodeRequest {
             }
             (Self::List { .. } | Self::AwaitChange { .. }, Response::Children2 { children, stat }) => {
                 NodeReply::Children(Some(Children { names: children, zxid: stat.pzxid }))
+            }
+            (Self::Identities, Response::Identities(identities)) => {
+                let name = |identity: Identity| format!("{}:{}", identity.scheme, identity.id);
+                NodeReply::Identities(identities.into_iter().map(name).collect())
             }
             (Self::CountChildren { .. }, Response::Children2 { children, .. }) => NodeReply::ChildCount(children.len()),
             _ => NodeReply::Done,
@@ -484,6 +498,7 @@ impl NodeRequest {
                 format!("listing {path}")
             }
             Self::CheckPermission { path, permission } => format!("checking the permission {permission} on {path}"),
+            Self::Identities => "reading the identities of the client".to_owned(),
             Self::FindChroot { path } => format!("looking for the chroot {path}"),
         }
     }
