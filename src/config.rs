@@ -266,7 +266,7 @@ impl Config {
 
     /// Returns whether the client sends credentials to the servers. A client certificate does not count as credentials.
     pub fn uses_credentials(&self) -> bool {
-        self.sasl.mechanism.is_some() || self.digest.is_some() || self.digest_file.is_some() || !self.auth.is_empty()
+        self.sasl.is_enabled() || self.digest.is_some() || self.digest_file.is_some() || !self.auth.is_empty()
     }
 
     /// Returns the first error that a setting has caused. If no setting has caused an error, the method checks whether

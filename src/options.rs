@@ -327,7 +327,10 @@ impl ConfigOption {
             None => is_secret(name),
             Some(translations) => translations.iter().find_map(|translation| match translation {
                 Translation::Option(option, _) => is_secret(option),
-                Translation::DefaultMinVersion { .. } => None,
+                Translation::DefaultMinVersion { .. }
+                | Translation::ForbidSasl(_)
+                | Translation::JaasFile(_)
+                | Translation::JaasSection(_) => None,
             }),
         }
     }
@@ -388,6 +391,20 @@ impl Config {
             Translation::DefaultMinVersion { requires_tls13 } => {
                 self.tls.requires_tls13_by_default = Some(*requires_tls13);
                 Ok("tls.min_version")
+            }
+            Translation::ForbidSasl(is_forbidden) => {
+                self.sasl.is_forbidden = *is_forbidden;
+                Ok(name)
+            }
+            Translation::JaasFile(file) => {
+                let refusal = || Error::invalid(format!("{} is not the name of a file", quote(file)));
+                self.sasl.jaas_file = Some(file_name(file).ok_or_else(refusal)?);
+                Ok(name)
+            }
+            Translation::JaasSection(section) => {
+                let refusal = || Error::invalid(format!("{} is not the name of a section", quote(section)));
+                self.sasl.jaas_section = Some(is_name(section).then(|| section.clone()).ok_or_else(refusal)?);
+                Ok(name)
             }
         };
         // The message must contain `name`, because the program has passed this name and not the translated option.
@@ -696,7 +713,26 @@ mod tests {
         config.check().unwrap();
         assert!(config.tls.key.is_some() && config.tls.ca.is_some() && config.tls.key_password.is_some());
         assert_eq!(config.tls.verification, Some(Verification::Chain));
-        assert!(message(config.set("zookeeper.sasl.client", "true")).contains("no equivalent"));
+        assert!(message(config.set("zookeeper.server.realm", "X")).contains("no equivalent"));
+        for (name, value, said) in [
+            ("java.security.auth.login.config", "", "java.security.auth.login.config: \"\" is not the name of a file"),
+            ("zookeeper.sasl.clientconfig", "", "zookeeper.sasl.clientconfig: \"\" is not the name of a section"),
+            (
+                "zookeeper.sasl.client.username",
+                "",
+                "zookeeper.sasl.client.username: option sasl.service is \"\"; expected",
+            ),
+        ] {
+            let refusal = message(Config::new().set(name, value));
+            assert!(refusal.starts_with(said), "{refusal}");
+        }
+        config.set("java.security.auth.login.config", "jaas.conf").unwrap();
+        config.set("zookeeper.sasl.clientconfig", "Client").unwrap();
+        config.set("zookeeper.sasl.client.username", "zookeeper").unwrap();
+        config.check().unwrap();
+        assert!(config.sasl.jaas_file.as_ref().unwrap().is_absolute() && config.uses_credentials());
+        config.set("zookeeper.sasl.client", "false").unwrap();
+        assert!(message(config.check()).contains("exclude each other"));
     }
 
     /// If a file sets both `zookeeper.ssl.protocol` and `zookeeper.ssl.enabledProtocols`, the enabled protocols take

@@ -6,6 +6,8 @@ use zeroize::Zeroizing;
 use zklock_core::error::{Error, Result};
 use zklock_core::path::quote;
 
+use crate::runtime::JAAS_FILE;
+
 /// What zklock does when the program uses an option name from ZooKeeper's own client.
 #[derive(Clone)]
 #[cfg_attr(test, derive(Debug, PartialEq, Eq))]
@@ -14,6 +16,12 @@ pub(crate) enum Translation {
     Option(&'static str, Zeroizing<String>),
     /// Sets the oldest accepted version of TLS, unless the program also sets `tls.min_version`.
     DefaultMinVersion { requires_tls13: bool },
+    /// Sets whether the client must not use SASL.
+    ForbidSasl(bool),
+    /// Names a JAAS file.
+    JaasFile(String),
+    /// Names the section of the JAAS file.
+    JaasSection(String),
 }
 
 /// The prefix of option names in ZooKeeper's own clients.
@@ -36,6 +44,9 @@ pub(crate) fn is_pair(one: &str, other: &str) -> bool {
 ///
 /// Errors: INVALID if the option has no equivalent.
 pub(crate) fn translate(name: &str, value: &str) -> Result<Option<Vec<Translation>>> {
+    if name == JAAS_FILE {
+        return Ok(Some(vec![Translation::JaasFile(value.to_owned())]));
+    }
     let Some(short) = name.strip_prefix(PREFIX) else { return Ok(None) };
     let fixed = |option, value: &str| vec![Translation::Option(option, Zeroizing::new(value.to_owned()))];
     let to = |option| fixed(option, value);
@@ -85,10 +96,12 @@ pub(crate) fn translate(name: &str, value: &str) -> Result<Option<Vec<Translatio
             _ => return expected("true or false"),
         },
         "sasl.client" => match value {
-            "false" => Vec::new(),
-            "true" => return refuse("has no equivalent, because zklock does not support SASL; expected false"),
+            "true" => vec![Translation::ForbidSasl(false)],
+            "false" => vec![Translation::ForbidSasl(true)],
             _ => return expected("true or false"),
         },
+        "sasl.client.username" => to("sasl.service"),
+        "sasl.clientconfig" => vec![Translation::JaasSection(value.to_owned())],
         "ssl.crl" | "ssl.ocsp" | "ssl.allowReverseDnsLookup" => match (short, value) {
             (_, "false") => Vec::new(),
             ("ssl.crl", "true") => {
@@ -136,7 +149,7 @@ mod tests {
             ("ssl.crl", "false", &[]),
             ("fips-mode", "false", &[]),
             ("fips-mode", "true", &[]),
-            ("sasl.client", "false", &[]),
+            ("sasl.client.username", "zk", &[("sasl.service", "zk")]),
         ] {
             let option = |&(name, value): &(_, &str)| Translation::Option(name, Zeroizing::new(value.to_owned()));
             let expected: Vec<_> = options.iter().map(option).collect();
@@ -145,6 +158,11 @@ mod tests {
         for (value, requires_tls13) in [("TLSv1.2", false), ("TLSv1.3", true)] {
             assert_eq!(translated(PROTOCOL, value), [Translation::DefaultMinVersion { requires_tls13 }]);
         }
+        for (value, is_forbidden) in [("true", false), ("false", true)] {
+            assert_eq!(translated("zookeeper.sasl.client", value), [Translation::ForbidSasl(is_forbidden)]);
+        }
+        assert_eq!(translated(JAAS_FILE, "/j"), [Translation::JaasFile("/j".to_owned())]);
+        assert_eq!(translated("zookeeper.sasl.clientconfig", "C"), [Translation::JaasSection("C".to_owned())]);
         assert!(translate("tls.ca", "/ca.pem").unwrap().is_none());
     }
 
@@ -162,7 +180,6 @@ mod tests {
             ("ssl.enabledProtocols", "TLSv1.2,TLSv1.1", "expected a list of TLSv1.2 and TLSv1.3"),
             ("ssl.crl", "true", "tls.crl"),
             ("fips-mode", "x", "option zookeeper.fips-mode is \"x\"; expected true or false"),
-            ("sasl.client", "true", "zklock does not support SASL; expected false"),
             ("sasl.client", "", "option zookeeper.sasl.client is \"\"; expected true or false"),
             ("ssl.ocsp", "true", "has no equivalent in zklock; expected false"),
             ("ssl.ciphersuites", "hunter2", "option \"zookeeper.ssl.ciphersuites\": has no equivalent in zklock"),

@@ -52,7 +52,7 @@ pub(crate) use io_thread::{is_driving_io, spawn_in_background};
 pub use log_handler::{LogDispatch, LogHandler, LogLine, LogValue, set_log_handler, set_log_level};
 pub(crate) use pending_op::PendingOp;
 pub(crate) use report::{LOCK, SESSION};
-pub(crate) use sasl::{Mechanism, SaslSettings, SaslSource, is_name, is_password};
+pub(crate) use sasl::{JAAS_FILE, Mechanism, SaslSettings, SaslSource, is_name, is_password};
 #[cfg(all(test, zklock_loom))]
 pub(crate) use shell::models;
 pub(crate) use shell::{AnswerHandler, Shell};

@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::common::{LONG_SESSION, TEST_TIMEOUT, path, status, timed, wait_for_waiters};
 use zklock::{Client, ClientState, Config, LockState, Status};
 use zklock_test_support::{
-    Certificates, ClientAuth, Direction, Proxy, TlsListener, Verdict, ZooKeeper, is_connect_request, request_type,
-    wait_until, xid,
+    Certificates, ClientAuth, CuratorPeer, CuratorVersion, Direction, KazooPeer, PeerProcess, Proxy, TlsListener,
+    Verdict, ZooKeeper, is_connect_request, request_type, wait_until, xid,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -241,6 +241,39 @@ fn both_versions_of_the_server_accept_sasl_beside_digest_credentials() {
     }
 }
 
+/// The options of a Java program with ZooKeeper's own client.
+#[test]
+fn jaas_file_is_read_before_each_connection() {
+    let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
+    let section = |password: &str| format!("Ours {{ {module} required username=\"bob\" password=\"{password}\"; }};\n");
+    let jaas = TestFile::new(&section("secret"));
+    let config = with_options(&[
+        ("java.security.auth.login.config", jaas.0.to_str().unwrap()),
+        ("zookeeper.sasl.clientconfig", "Ours"),
+        ("zookeeper.sasl.client.username", "zookeeper"),
+        ("zookeeper.sasl.client", "true"),
+    ]);
+    let proxy = Proxy::start(&server().address());
+    let client = Client::connect(&proxy.address(), &config).unwrap();
+    let lock = client.mutex(&path("jaas")).unwrap();
+    lock.acquire(Some(TEST_TIMEOUT)).unwrap();
+    jaas.write(section("wrong"));
+    proxy.cut();
+    wait_until(TEST_TIMEOUT, || status_of_another_lock(&client) == Some(Status::Auth));
+    jaas.write(section("secret"));
+    wait_until(TEST_TIMEOUT, || client.state().unwrap() == ClientState::Connected);
+    lock.release().unwrap();
+    jaas.write("Client { };");
+    let error = Client::connect(&server().address(), &config).err().unwrap();
+    assert_eq!(error.status(), Status::Invalid);
+    assert!(error.message().starts_with("java.security.auth.login.config \""), "{error}");
+    assert!(error.message().ends_with("the file has no section \"Ours\""), "{error}");
+}
+
+fn status_of_another_lock(client: &Client) -> Option<Status> {
+    client.mutex(&path("other")).unwrap().acquire(Some(300 * MS)).err().map(|error| error.status())
+}
+
 // What is wrong on the side of the client.
 
 #[test]
@@ -395,12 +428,51 @@ fn other_errors_and_replies_are_errors_of_the_connection() {
     assert_eq!(error.status(), Status::Connection, "{error}");
 }
 
+// Programs with other libraries.
+
+#[test]
+fn curator_and_kazoo_share_a_lock_with_zklock() {
+    let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
+    let jaas = TestFile::new(&format!("Client {{ {module} required username=\"bob\" password=\"secret\"; }};\n"));
+    let address = server().address();
+    // All processes start at the same time.
+    let curators =
+        CuratorVersion::ALL.map(|version| CuratorPeer::start_with_jaas(version, &address, LONG_SESSION, &jaas.0));
+    let kazoo = KazooPeer::start_with_sasl(&address, LONG_SESSION, "bob", "secret");
+    for curator in &curators {
+        contend(curator, |path| format!("mutex m {path}"));
+    }
+    // kazoo waits for the nodes of zklock if it knows their names.
+    contend(&kazoo, |path| format!("lock m {path} patterns=-lock-"));
+}
+
+/// Each side waits once while the other side holds the lock.
+fn contend(peer: &PeerProcess, define: impl Fn(&str) -> String) {
+    let path = path("peer");
+    let client = Client::connect(&server().address(), &bob().wait_for_kazoo(true)).unwrap();
+    let lock = client.mutex(&path).unwrap();
+    lock.acquire(Some(TEST_TIMEOUT)).unwrap();
+    peer.run(&define(&path));
+    let theirs = peer.send("acquire t m");
+    wait_for_waiters(&lock, 2);
+    assert!(!theirs.is_done());
+    lock.release().unwrap();
+    assert_eq!(theirs.wait(TEST_TIMEOUT), "true");
+    std::thread::scope(|scope| {
+        let ours = scope.spawn(|| lock.acquire(Some(TEST_TIMEOUT)).and_then(|()| lock.release()));
+        wait_for_waiters(&lock, 2);
+        assert!(!ours.is_finished());
+        peer.query("release t m");
+        ours.join().unwrap().unwrap();
+    });
+}
+
 // Passwords in files.
 
 /// A file of one test, which is removed at the end of the test.
-struct PasswordFile(PathBuf);
+struct TestFile(PathBuf);
 
-impl PasswordFile {
+impl TestFile {
     fn new(content: &str) -> Self {
         static LAST: AtomicUsize = AtomicUsize::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -419,7 +491,7 @@ impl PasswordFile {
     }
 }
 
-impl Drop for PasswordFile {
+impl Drop for TestFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -428,7 +500,7 @@ impl Drop for PasswordFile {
 #[test]
 fn password_file_is_read_before_each_connection() {
     let proxy = Proxy::start(&server().address());
-    let file = PasswordFile::new("secret\r\n");
+    let file = TestFile::new("secret\r\n");
     let client = Client::connect(&proxy.address(), &file.config()).unwrap();
     let lock = client.mutex(&path("file")).unwrap();
     lock.acquire(Some(TEST_TIMEOUT)).unwrap();
@@ -453,7 +525,7 @@ fn password_file_is_read_before_each_connection() {
 
 #[test]
 fn unusable_password_file_fails_the_first_connect_at_once_and_is_named() {
-    let file = PasswordFile::new("");
+    let file = TestFile::new("");
     for (content, why) in [
         (&b""[..], "does not contain one line with a password in UTF-8"),
         (b"\n", "does not contain one line with a password in UTF-8"),

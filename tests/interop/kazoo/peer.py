@@ -3,7 +3,7 @@
     python peer.py ADDRESS SESSION_TIMEOUT_MS
 
 If the environment variable CERTIFICATES names a directory, the clients use TLS with its files ca.pem, client.pem and
-client.key.
+client.key. If the environment variable SASL is USER:PASSWORD, the clients use SASL with DIGEST-MD5.
 
 It follows the protocol of tests/interop/curator/Peer.java. Each line of the input is a number and a command. Each line
 of the output is the number of a command and its answer, in the order in which the commands finish. A line that begins
@@ -140,6 +140,7 @@ class Peer:
             auth_data=[("digest", options["digest"])] if "digest" in options else None,
             default_acl=CREATOR_ALL_ACL if options.get("acl") == "creator" else None,
             **tls(),
+            **sasl(),
         )
         client.add_listener(lambda state: say("!", f"state {name} {state}"))
         client.start()
@@ -163,6 +164,13 @@ def tls() -> dict[str, Any]:
     directory = Path(os.environ["CERTIFICATES"])
     files = {"ca": "ca.pem", "certfile": "client.pem", "keyfile": "client.key"}
     return {"use_ssl": True, **{option: str(directory / file) for option, file in files.items()}}
+
+
+def sasl() -> dict[str, Any]:
+    if "SASL" not in os.environ:
+        return {}
+    user, _, password = os.environ["SASL"].partition(":")
+    return {"sasl_options": {"mechanism": "DIGEST-MD5", "username": user, "password": password}}
 
 
 def acquire(recipe: Any, command: Command) -> bool:

@@ -93,6 +93,12 @@ impl CuratorPeer {
         Self::start_jvm(version, address, session_timeout, &properties)
     }
 
+    /// Like [`start`](Self::start), with SASL and the section `Client` of a JAAS file.
+    pub fn start_with_jaas(version: CuratorVersion, address: &str, session_timeout: Duration, jaas: &Path) -> Self {
+        let property = format!("-Djava.security.auth.login.config={}", jaas.display());
+        Self::start_jvm(version, address, session_timeout, &[property])
+    }
+
     fn start_jvm(version: CuratorVersion, address: &str, session_timeout: Duration, properties: &[String]) -> Self {
         let java = CuratorBuild::of(version);
         let mut command = Command::new("java");
@@ -118,6 +124,13 @@ impl KazooPeer {
     pub fn start_with_tls(address: &str, session_timeout: Duration, certificates: &Certificates) -> Self {
         let mut command = Self::command();
         command.env("CERTIFICATES", certificates.path(""));
+        Self(PeerProcess::start(command, address, session_timeout))
+    }
+
+    /// Like [`start`](Self::start), with SASL and DIGEST-MD5.
+    pub fn start_with_sasl(address: &str, session_timeout: Duration, user: &str, password: &str) -> Self {
+        let mut command = Self::command();
+        command.env("SASL", format!("{user}:{password}"));
         Self(PeerProcess::start(command, address, session_timeout))
     }
 

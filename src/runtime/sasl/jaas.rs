@@ -1,0 +1,202 @@
+//! Reads the login of a client from a JAAS file, which Java programs use. The code in this file supports only the forms
+//! that ZooKeeper's documentation describes, and refuses all others.
+
+use zeroize::Zeroizing;
+use zklock_core::path::quote;
+
+/// The size of the buffer for a quoted string, in bytes.
+const MAX_STRING: usize = 8192;
+const DIGEST_MODULE: &str = "org.apache.zookeeper.server.auth.DigestLoginModule";
+
+/// The login of a client with DIGEST-MD5.
+pub(super) struct DigestLogin {
+    pub(super) user: String,
+    pub(super) password: Zeroizing<String>,
+}
+
+/// A part of a JAAS file. A text can be a secret.
+enum Symbol {
+    Text(Zeroizing<String>),
+    Mark(char),
+}
+
+/// Returns the login in a section of a JAAS file, or an error text that follows the name of the file.
+pub(super) fn parse(content: &str, section: &str) -> Result<DigestLogin, String> {
+    let mut symbols = symbols(content)?.into_iter().peekable();
+    let mut login = None;
+    while symbols.peek().is_some() {
+        let name = text(symbols.next(), "the name of a section")?;
+        mark(symbols.next(), '{')?;
+        if *name == section {
+            login = Some(login_module(&mut symbols)?);
+            mark(symbols.next(), '}')?;
+        } else {
+            // The forms of other sections do not matter.
+            while !matches!(symbols.next().ok_or("has no } at the end of a section")?, Symbol::Mark('}')) {}
+        }
+        mark(symbols.next(), ';')?;
+    }
+    login.ok_or_else(|| format!("has no section {}", quote(section)))
+}
+
+fn login_module(symbols: &mut impl Iterator<Item = Symbol>) -> Result<DigestLogin, String> {
+    let module = text(symbols.next(), "the name of a login module")?;
+    if *module != DIGEST_MODULE {
+        return Err(format!("has the login module {}; expected {DIGEST_MODULE}", quote(&module)));
+    }
+    let flag = text(symbols.next(), "required")?;
+    if *flag != "required" {
+        return Err(format!("has the flag {} of the login module; expected required", quote(&flag)));
+    }
+    let (mut user, mut password) = (None, None);
+    loop {
+        let name = match symbols.next() {
+            Some(Symbol::Mark(';')) => break,
+            other => text(other, "an option of the login module or ;")?,
+        };
+        mark(symbols.next(), '=')?;
+        let value = text(symbols.next(), "the value of an option")?;
+        if value.contains("${") {
+            return Err(format!("has a ${{...}} in the option {}, which zklock does not replace", quote(&name)));
+        }
+        match name.as_str() {
+            "username" => user = Some(value.as_str().to_owned()),
+            "password" => password = Some(value),
+            other => return Err(format!("has the option {}; expected username and password", quote(other))),
+        }
+    }
+    match (user, password) {
+        (Some(user), Some(password)) => Ok(DigestLogin { user, password }),
+        (None, _) => Err("has no option username".to_owned()),
+        (_, None) => Err("has no option password".to_owned()),
+    }
+}
+
+fn text(symbol: Option<Symbol>, expected: &str) -> Result<Zeroizing<String>, String> {
+    match symbol {
+        Some(Symbol::Text(text)) => Ok(text),
+        Some(Symbol::Mark(mark)) => Err(format!("has {mark}; expected {expected}")),
+        None => Err(format!("ends; expected {expected}")),
+    }
+}
+
+fn mark(symbol: Option<Symbol>, expected: char) -> Result<(), String> {
+    match symbol {
+        Some(Symbol::Mark(mark)) if mark == expected => Ok(()),
+        Some(Symbol::Mark(mark)) => Err(format!("has {mark}; expected {expected}")),
+        // The text can be a secret.
+        Some(Symbol::Text(_)) => Err(format!("has a text; expected {expected}")),
+        None => Err(format!("ends; expected {expected}")),
+    }
+}
+
+/// Splits a JAAS file. A text is a word or a quoted string.
+fn symbols(content: &str) -> Result<Vec<Symbol>, String> {
+    let mut symbols = Vec::new();
+    let mut rest = content.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let (symbol, after) = match first {
+            '{' | '}' | ';' | '=' => (Some(Symbol::Mark(first)), rest.strip_prefix(first)),
+            '"' => {
+                let (text, after) = string(rest)?;
+                (Some(Symbol::Text(text)), Some(after))
+            }
+            '/' => (None, Some(after_comment(rest)?)),
+            _ => {
+                let end = rest.find(|c: char| c.is_whitespace() || "{};=\"/".contains(c)).unwrap_or(rest.len());
+                let word = rest.get(..end).unwrap_or_default();
+                (Some(Symbol::Text(Zeroizing::new(word.to_owned()))), rest.get(end..))
+            }
+        };
+        symbols.extend(symbol);
+        rest = after.unwrap_or_default().trim_start();
+    }
+    Ok(symbols)
+}
+
+/// Splits a quoted string from the content that follows it.
+fn string(quoted: &str) -> Result<(Zeroizing<String>, &str), String> {
+    // A buffer that grows would leave copies of the text in memory.
+    let mut text = Zeroizing::new(String::with_capacity(MAX_STRING));
+    let mut characters = quoted.char_indices().skip(1);
+    while let Some((at, next)) = characters.next() {
+        if text.len() > MAX_STRING - 4 {
+            return Err(format!("has a string of more than {} bytes", MAX_STRING - 4));
+        }
+        match next {
+            '"' => return Ok((text, quoted.get(at + 1..).unwrap_or_default())),
+            '\\' => match characters.next() {
+                Some((_, escaped @ ('"' | '\\' | '\''))) => text.push(escaped),
+                _ => return Err("has a \\ in a string; expected \\\" or \\\\".to_owned()),
+            },
+            '\n' => break,
+            _ => text.push(next),
+        }
+    }
+    Err("has a string without an end".to_owned())
+}
+
+fn after_comment(comment: &str) -> Result<&str, String> {
+    if let Some(comment) = comment.strip_prefix("//") {
+        return Ok(comment.split_once('\n').map_or("", |(_, after)| after));
+    }
+    let comment = comment.strip_prefix("/*").ok_or("has a / outside of a comment and of a string")?;
+    Ok(comment.split_once("*/").ok_or("has a comment without an end")?.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(content: &str) -> Result<(String, String), String> {
+        parse(content, "Client").map(|login| (login.user, login.password.as_str().to_owned()))
+    }
+
+    #[test]
+    fn logins_are_found_in_their_section() {
+        for content in [
+            "Client { org.apache.zookeeper.server.auth.DigestLoginModule required username=\"bob\" password=\"a\\\"b\\\\ =;\"; };",
+            "// ours\nServer{com.sun.Krb5LoginModule required useKeyTab=true keyTab=\"/k\"; other.Module optional; };\n\
+             /* a * b **/Client\n{\n  org.apache.zookeeper.server.auth.DigestLoginModule required\n  password=\"a\\\"b\\\\ =;\" // his\n\
+             username=bob;\n};\n",
+        ] {
+            assert_eq!(parsed(content), Ok(("bob".to_owned(), "a\"b\\ =;".to_owned())), "{content}");
+        }
+    }
+
+    #[test]
+    fn other_content_is_refused_without_the_password() {
+        let module = "Client { org.apache.zookeeper.server.auth.DigestLoginModule required";
+        for (content, said) in [
+            ("", "has no section \"Client\""),
+            ("Server { };", "has no section \"Client\""),
+            ("Client", "ends; expected {"),
+            ("Client { ", "ends; expected the name of a login module"),
+            ("Client { };", "has }; expected the name of a login module"),
+            ("Other { a.b required", "has no } at the end of a section"),
+            ("Client { com.sun.security.auth.module.Krb5LoginModule required; };", "has the login module \"com.sun."),
+            ("Client { org.apache.zookeeper.server.auth.DigestLoginModule optional; };", "expected required"),
+            (&format!("{module}; }};"), "has no option username"),
+            (&format!("{module} username=bob; }};"), "has no option password"),
+            (&format!("{module} password=hunter2; }};"), "has no option username"),
+            (&format!("{module} username=bob password hunter2; }};"), "has a text; expected ="),
+            (&format!("{module} username=bob password=\"hunter2\" \"hunter2\"; }};"), "has ;; expected ="),
+            (&format!("{module} username=bob password=${{hunter2}}; }};"), "has {; expected an option"),
+            (
+                &format!("{module} username=bob password=\"${{p}}hunter2\"; }};"),
+                "has a ${...} in the option \"password\"",
+            ),
+            (&format!("{module} username=bob password=\"hunter2; }};"), "has a string without an end"),
+            (&format!("{module} username=bob password=\"hunter2\\n\"; }};"), "has a \\ in a string"),
+            (&format!("{module} username=bob debug=true; }};"), "has the option \"debug\""),
+            (&format!("{module} username=bob password=\"hunter2\"; }}"), "ends; expected ;"),
+            (&format!("{module} username=bob password=\"hunter2\"; a.b required; }};"), "has a text; expected }"),
+            ("a / b", "has a / outside of a comment"),
+            ("/* hunter2", "has a comment without an end"),
+        ] {
+            let error = parsed(content).unwrap_err();
+            assert!(error.contains(said), "{content}: {error}");
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+}
