@@ -40,3 +40,35 @@ impl Sub for Time {
         Duration::from_nanos(self.0.saturating_sub(rhs.0))
     }
 }
+
+/// Writes a duration for a message: in milliseconds if it is shorter than a second, and otherwise in seconds. Programs in
+/// some languages pass milliseconds, and others pass seconds. The result is rounded to milliseconds: a wait begins slightly
+/// after its call, and a message must not show 99 ms for a timeout of 100 ms.
+pub fn in_words(duration: Duration) -> String {
+    let ms = (duration.as_nanos() + 500_000) / 1_000_000;
+    let seconds = format!("{}.{:03}", ms / 1000, ms % 1000);
+    match ms {
+        0..1000 => format!("{ms} ms"),
+        _ => format!("{} s", seconds.trim_end_matches('0').trim_end_matches('.')),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_have_the_unit_that_a_person_would_choose() {
+        for (micros, words) in [
+            (0, "0 ms"),
+            (99_600, "100 ms"),
+            (999_499, "999 ms"),
+            (999_500, "1 s"),
+            (1_500_000, "1.5 s"),
+            (10_000_000, "10 s"),
+            (61_050_400, "61.05 s"),
+        ] {
+            assert_eq!(in_words(Duration::from_micros(micros)), words);
+        }
+    }
+}

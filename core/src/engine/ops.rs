@@ -23,7 +23,7 @@ use crate::recipe::{
     FenceCheck, Input, Mode, NodeRequest, ParticipantQuery, QueryScope, QueueNode, RequestKind, RetriedRequest, Tag,
 };
 use crate::session::ClientState;
-use crate::time::Time;
+use crate::time::{Time, in_words};
 
 /// An acquire that makes only one attempt waits for the server at most this long.
 pub const TRY_ONCE_LIMIT: Duration = Duration::from_secs(1);
@@ -518,10 +518,10 @@ impl Engine {
 
     /// Returns the error for an operation whose deadline has expired.
     pub(super) fn deadline_error(&self, now: Time, op: &Op) -> Error {
-        let waited = milliseconds(now - op.started);
+        let waited = in_words(now - op.started);
         let is_answered = self.session.is_connected() && self.session.unanswered_for(now) < MAX_SERVER_SILENCE;
         if is_answered && self.is_watching(op) {
-            return Error::new(Status::Timeout, format!("no change within {waited} ms"));
+            return Error::new(Status::Timeout, format!("no change within {waited}"));
         }
         let acquire = match &op.kind {
             OpKind::Acquire(acquire) if !acquire.is_reentering() => acquire,
@@ -530,9 +530,9 @@ impl Engine {
         let path = self.locks.get(&acquire.lock).map_or("", |lock| &lock.path);
         match self.wait_reason(acquire).describe(&self.chroot.path) {
             Some(reason_text) if self.session.is_connected() => {
-                Error::new(Status::Timeout, format!("{path}: not acquired within {waited} ms; {reason_text}"))
+                Error::new(Status::Timeout, format!("{path}: not acquired within {waited}; {reason_text}"))
             }
-            _ if is_answered => Error::new(Status::Timeout, format!("{path}: not acquired within {waited} ms")),
+            _ if is_answered => Error::new(Status::Timeout, format!("{path}: not acquired within {waited}")),
             _ => self.connection_error(now, op.started),
         }
     }
@@ -544,14 +544,14 @@ impl Engine {
     }
 
     pub(super) fn connection_error(&self, now: Time, started: Time) -> Error {
-        let (servers, waited) = (&self.servers, milliseconds(now - started));
+        let (servers, waited) = (&self.servers, in_words(now - started));
         let is_silent = self.session.unanswered_for(now) >= MAX_SERVER_SILENCE;
         self.no_service_error(&match self.session.is_connected()
             && !is_silent
             && self.session.has_answered_since(started)
         {
-            true => format!("not finished within {waited} ms, although {servers} has answered; it may be overloaded"),
-            false => format!("no answer from {servers} within {waited} ms"),
+            true => format!("not finished within {waited}, although {servers} has answered; it may be overloaded"),
+            false => format!("no answer from {servers} within {waited}"),
         })
     }
 
@@ -675,11 +675,4 @@ impl AcquireLimit {
             Self::Unlimited => None,
         }
     }
-}
-
-/// Rounds a duration to milliseconds for a message. A call computes its deadline shortly before the engine receives the
-/// operation, so the engine measures slightly less than the timeout. Without rounding, a message would show 99 ms for a
-/// timeout of 100 ms.
-const fn milliseconds(duration: Duration) -> u128 {
-    (duration.as_nanos() + 500_000) / 1_000_000
 }

@@ -11,7 +11,7 @@ use super::{
     Command, ConnectionRefusal, ConnectionState, Departure, DepartureStage, Event, Session, SessionOffer, not_loaded,
     to_u64,
 };
-use crate::time::Time;
+use crate::time::{Time, in_words};
 
 /// A change of the connection that the shell reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,7 +299,7 @@ impl<T> Session<T> {
             }
             ConnectionState::Established if self.server_timeout_at().is_some_and(|at| now >= at) => {
                 let silence = now - self.unanswered_since().unwrap_or(now);
-                self.close_connection(now, &format!("no answer for {} ms", silence.as_millis()));
+                self.close_connection(now, &format!("no answer for {}", in_words(silence)));
             }
             ConnectionState::Established if self.next_heartbeat_at().is_some_and(|at| now >= at) => {
                 self.send_heartbeat(now);

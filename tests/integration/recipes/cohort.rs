@@ -230,7 +230,7 @@ fn timeout_cancel_and_close_reach_waiters_without_a_node() {
     let error = lock.acquire(Some(200 * MS)).unwrap_err();
     assert_eq!(error.status(), Status::Timeout);
     assert!(
-        error.to_string().ends_with(&format!(" ms; held by another owner of this process, with the node {node}")),
+        error.to_string().ends_with(&format!("s; held by another owner of this process, with the node {node}")),
         "{error}"
     );
     assert_eq!(

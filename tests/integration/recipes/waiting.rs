@@ -67,7 +67,7 @@ fn timeout_message_names_the_holder() {
     let (node, session) = (held.node_paths().unwrap().remove(0), one.session_id().unwrap());
     let said = wanted.acquire(Some(SHORT_WAIT)).unwrap_err().to_string();
     assert!(said.starts_with(&format!("{path}: not acquired within ")), "{said}");
-    assert!(said.ends_with(&format!(" ms; held by {node} (session {session:#x}, data \"host-a\")")), "{said}");
+    assert!(said.ends_with(&format!("s; held by {node} (session {session:#x}, data \"host-a\")")), "{said}");
     // A single attempt reads the node ahead, too.
     let said = wanted.acquire(TRY_ONCE).unwrap_err().to_string();
     assert_eq!(said, format!("{path}: held by {node} (session {session:#x}, data \"host-a\")"));
@@ -77,7 +77,7 @@ fn timeout_message_names_the_holder() {
     let said = wanted.acquire(Some(SHORT_WAIT)).unwrap_err().to_string();
     let nearest = &held.participants().unwrap()[1].node_path;
     let expected =
-        format!(" ms; 2 ahead in the queue, the nearest is {nearest} (session {session:#x}, data \"host-a\")");
+        format!("s; 2 ahead in the queue, the nearest is {nearest} (session {session:#x}, data \"host-a\")");
     assert!(said.ends_with(&expected), "{said}");
     drop(waiter);
 }
@@ -114,7 +114,7 @@ fn leases_are_waited_for_in_three_ways() {
     let seen = waits_for(WaitsFor::Count, || semaphore.waiting());
     assert_eq!((seen.ahead.as_ref(), seen.count, seen.node_path), (Some(&count), 3, None));
     let said = many.wait().err().unwrap().to_string();
-    assert!(said.ends_with(&format!(" ms; 5 leases are needed, but the shared count {count} allows only 2")), "{said}");
+    assert!(said.ends_with(&format!("s; 5 leases are needed, but the shared count {count} allows only 2")), "{said}");
 
     let two = semaphore.start_acquire(2, None).unwrap();
     let seen = waits_for(WaitsFor::Leases, || semaphore.waiting());
@@ -125,7 +125,7 @@ fn leases_are_waited_for_in_three_ways() {
 
     // The next acquire waits for the inner mutex until the one ahead is served.
     let said = semaphore.acquire(1, Some(SHORT_WAIT)).err().unwrap().to_string();
-    assert!(said.contains(&format!(" ms; 1 ahead in the queue, the nearest is {path}/locks/")), "{said}");
+    assert!(said.contains(&format!("s; 1 ahead in the queue, the nearest is {path}/locks/")), "{said}");
     let one = semaphore.start_acquire(1, None).unwrap();
     wait_until(TEST_TIMEOUT, || semaphore.waiting().unwrap()[1].waits_for == WaitsFor::Node);
     assert!(semaphore.waiting().unwrap()[1].ahead.as_ref().unwrap().starts_with(&format!("{path}/locks/")));
