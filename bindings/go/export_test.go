@@ -1,3 +1,5 @@
+//go:build cgo && linux
+
 package zklock
 
 // PendingNotices returns the number of operations whose end the completion queue will report.

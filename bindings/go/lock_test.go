@@ -1,3 +1,5 @@
+//go:build cgo && linux
+
 package zklock_test
 
 import (
@@ -17,6 +19,7 @@ import (
 	"time"
 
 	"zklock"
+	"zklock/zklocktest"
 )
 
 func TestGoroutinesExcludeEachOtherAndTokensGrow(t *testing.T) {
@@ -1207,4 +1210,20 @@ func TestForgottenLocksAreFreedUnlessTheyAreHeld(t *testing.T) {
 	if _, err := newMutex(t, client, path).TryAcquire(testContext(t)); !errors.Is(err, zklock.ErrTimeout) {
 		t.Fatalf("the forgotten hold has ended: %v", err)
 	}
+}
+
+// A program tests what it does after a loss with a server of its own.
+func TestZklocktestExpiresTheSessionOfAHold(t *testing.T) {
+	server := zklocktest.Start(t)
+	client := connect(t, server.Address())
+	lock := newMutex(t, client, freshPath())
+	hold := acquire(t, lock)
+	server.Expire(client.SessionID())
+	<-hold.Lost()
+	waitUntil(t, func() bool { return hold.State() == zklock.LockLost })
+	if err := hold.Release(); !errors.Is(err, zklock.ErrLost) {
+		t.Fatal(err)
+	}
+	server.LoseReply(zklocktest.All, zklocktest.Create2)
+	release(t, acquire(t, lock))
 }

@@ -1,8 +1,12 @@
 //! `zklock-standalone`: the in-memory ZooKeeper server as a program. It parses the arguments and starts the server.
 //! Everything else is in the library.
 
+mod control;
+
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
@@ -24,6 +28,10 @@ struct Arguments {
     /// The interval, in milliseconds, at which empty containers are removed.
     #[arg(long, value_name = "MS", default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
     container_sweep: u64,
+    /// Read commands that cause faults from the standard input, one a line, and write one line as the answer to each. The
+    /// program ends at the end of the input.
+    #[arg(long)]
+    control: bool,
 }
 
 fn main() -> ExitCode {
@@ -34,7 +42,7 @@ fn main() -> ExitCode {
         ..Settings::default()
     };
     let server = match Server::bind(arguments.listen.as_str(), settings) {
-        Ok(server) => server,
+        Ok(server) => Arc::new(server),
         Err(error) => {
             eprintln!("zklock-standalone: {error}");
             return if error.status() == Status::Invalid { ExitCode::from(2) } else { ExitCode::FAILURE };
@@ -44,5 +52,12 @@ fn main() -> ExitCode {
         // The parent process may wait for this line. The parent process may also have closed the pipe, so the program
         // ignores a failure.
         let _ = writeln!(std::io::stdout(), "{}", server.address());
+        if arguments.control {
+            let server = Arc::clone(&server);
+            thread::spawn(move || {
+                control::serve(&server, std::io::stdin().lock(), std::io::stdout());
+                std::process::exit(0);
+            });
+        }
     }))
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use zklock_test_support::{RawClient, wait_until};
@@ -71,6 +71,54 @@ fn program_listens_on_a_host_name_and_rejects_invalid_addresses() {
 }
 
 #[test]
+fn lines_on_the_standard_input_cause_faults() {
+    let mut program = Program::start(
+        Command::new(PROGRAM).args(["--control", "--listen", "127.0.0.1:0"]).stdin(Stdio::piped()),
+    );
+    let (mut input, address) = (program.child.stdin.take().unwrap(), program.address.clone());
+    let mut ask = |line: &str| {
+        writeln!(input, "{line}").unwrap();
+        let mut answer = String::new();
+        program.output.read_line(&mut answer).unwrap();
+        answer.trim_end().to_owned()
+    };
+    assert_eq!(ask("sessions"), "ok");
+    let _client = RawClient::connect(&address, 20_000);
+    let answer = ask("sessions");
+    let session = answer.split(' ').nth(1).unwrap().to_owned();
+    assert_eq!(answer, format!("ok {session} 20000 connected"));
+    assert!(session.starts_with("0x"), "{answer}");
+    for command in ["freeze", "thaw", "cut"] {
+        assert_eq!(ask(&format!("{command} {session}")), "ok");
+    }
+    wait_until(Duration::from_secs(60), || ask("sessions").ends_with("disconnected"));
+    assert_eq!(ask("lose-reply all create2"), "ok");
+    assert_eq!(ask("delay all 0"), "ok");
+    assert_eq!(ask(&format!("expire {session}")), "ok");
+    assert_eq!(ask("sessions"), "ok");
+    assert_eq!(ask("halt"), "ok");
+    assert!(TcpStream::connect(&address).is_err());
+    assert_eq!(ask("restart"), "ok");
+    TcpStream::connect(&address).unwrap();
+    for (wrong, said) in [
+        ("", "error \"\" is not a command; expected sessions, expire, "),
+        ("stop", "error \"stop\" is not a command"),
+        ("expire", "error \"\" is not a session; expected the number of a session"),
+        ("expire x", "error \"x\" is not a session"),
+        ("expire 7", "error "),
+        ("cut all now", "error cut: \"now\" is one word too many"),
+        ("delay all", "error \"\" is not a number of milliseconds"),
+        ("delay all -1", "error \"-1\" is not a number of milliseconds"),
+        ("lose-reply all close", "error \"close\" is not a request; expected one of create, create2, "),
+    ] {
+        let answer = ask(wrong);
+        assert!(answer.starts_with(said), "{wrong}: {answer}");
+    }
+    drop(input);
+    assert_eq!(program.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn a_connection_waits_while_the_server_has_no_free_file_descriptor() {
     let limited = format!("ulimit -n 12; exec {PROGRAM} --listen 127.0.0.1:0");
     let program = Program::start(Command::new("sh").args(["-c", &limited]));
@@ -101,7 +149,7 @@ fn the_manual_page_has_every_option() {
     let help = String::from_utf8(Command::new(PROGRAM).arg("--help").output().unwrap().stdout).unwrap();
     let manual = include_str!("../../packaging/zklock-standalone.1").replace('\\', "");
     let options: Vec<_> = help.split(&[' ', '\n']).filter(|word| word.starts_with("--")).collect();
-    assert_eq!(options.len(), 5, "{help}");
+    assert_eq!(options.len(), 6, "{help}");
     for option in options {
         assert!(manual.contains(option), "{option}");
     }
@@ -110,6 +158,8 @@ fn the_manual_page_has_every_option() {
 /// A running `zklock-standalone`. Ends when the value is dropped.
 struct Program {
     child: Child,
+    /// The standard output after the address.
+    output: BufReader<ChildStdout>,
     /// The address that the program has printed.
     address: String,
 }
@@ -118,8 +168,9 @@ impl Program {
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { child, address: line.trim_end().to_owned() }
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        Self { child, output, address: line.trim_end().to_owned() }
     }
 }
 

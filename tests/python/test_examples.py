@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,8 @@ from server import ZooKeeper
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 EXAMPLES = ROOT / "examples"
 PROGRAMS = ["fenced_write", "leader", "pool", "transfer", "try_job"]
-LANGUAGES = ["c", "cpp", "rust", "python"]
+#: The programs in Go are built if Go is installed.
+LANGUAGES = ["c", "cpp", "rust", "python", *(["go"] if shutil.which("go") else [])]
 #: The same programs with kazoo, for comparison. Its locks do not exclude those of zklock.
 ALL = [*LANGUAGES, "kazoo"]
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
@@ -84,6 +86,11 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
             # Without `--package`, the dependencies have the same features as in `cargo test`, which has built them.
             make(["cargo", "build", "--quiet", "--locked", "--example", name])
             return [str(TARGET / "debug/examples" / name)]
+        elif language == "go":
+            with Path(f"{compiled}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not Path(compiled).exists():
+                    make(["go", "build", "-o", compiled, f"./{name}"], EXAMPLES / "go", pkgconfig(directory))
         elif language == "python":
             return [sys.executable, "-W", "error", str(EXAMPLES / f"python/{name}.py")]
         else:
@@ -93,8 +100,18 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     return command
 
 
-def make(command: list[str]) -> None:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def pkgconfig(directory: Path) -> dict[str, str]:
+    """Return the environment in which cgo finds the debug build of the library."""
+    flags = " ".join(LINK[1:])
+    (directory / "zklock.pc").write_text(
+        f"Name: zklock\nDescription: the debug build\nVersion: 0\nCflags: {LINK[0]}\nLibs: {flags}\n"
+    )
+    return {"PKG_CONFIG_PATH": str(directory), "CGO_LDFLAGS_ALLOW": "-Wl,-rpath,.*"}
+
+
+def make(command: list[str], directory: Path = ROOT, environment: dict[str, str] | None = None) -> None:
+    environment = {**os.environ, **(environment or {})}
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
 
 
@@ -226,10 +243,11 @@ def test_transfers_in_opposite_directions_lose_nothing(
     ]
     for one in transfers:
         one.ends_with("transferred")
-    assert (alice.read_text(), bob.read_text()) == ("80\n", "120\n")
+    moved = 5 * len(languages)
+    assert (alice.read_text(), bob.read_text()) == (f"{100 - moved}\n", f"{100 + moved}\n")
     for language in set(languages):
-        start(language, "transfer", servers, "alice", "bob", "81", "60").ends_with("not enough")
-    assert (alice.read_text(), bob.read_text()) == ("80\n", "120\n")
+        start(language, "transfer", servers, "alice", "bob", f"{101 - moved}", "60").ends_with("not enough")
+    assert (alice.read_text(), bob.read_text()) == (f"{100 - moved}\n", f"{100 + moved}\n")
     assert inspector.below(f"{path}/accounts") == []
 
 
