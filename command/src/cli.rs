@@ -58,12 +58,6 @@ pub(crate) enum Verb {
     /// if the lock was free, and with 75 if not. A try that does not acquire the lock writes nothing to the servers.
     #[command(after_help = TRY_EXAMPLES, override_usage = TRY_USAGE)]
     Try(TryArguments),
-    /// Write the man pages, and the completions for bash, zsh and fish.
-    ///
-    /// Makes the files man/man1/*.1, bash-completion/completions/zklock, zsh/site-functions/_zklock and
-    /// fish/vendor_completions.d/zklock.fish below the directory.
-    #[command(hide = true)]
-    Generate(GenerateArguments),
     /// Acquire a lock for a shell script.
     ///
     /// Waits for the lock, prints what the script needs to know, and returns. A process in the background keeps the
@@ -105,11 +99,6 @@ pub(crate) enum Verb {
     /// Use this verb only if a holder does not respond and its session does not end. The former holder works on until
     /// it notices the loss. Without --yes, only prints what would be deleted, and exits with status 64.
     Break(BreakArguments),
-    /// Check whether a fencing token belongs to a holder of a lock.
-    ///
-    /// Exits with 0 if a holder has the token, with 75 if its participant still waits, and with 79 if no participant
-    /// has it.
-    FenceCheck(FenceCheckArguments),
     /// Check everything that a lock needs.
     ///
     /// Checks each server: its name, its port, TLS, the credentials, the session timeout, the round trip and the
@@ -124,8 +113,7 @@ Examples:
   ...
   eval \"$(zklock release --sh)\"                        or earlier
 
-  zklock hold --for 10m /locks/maintenance             for ten minutes
-  make-data | zklock hold --foreground --stdin /locks/x    until standard input ends";
+  zklock hold --for 10m /locks/maintenance             for ten minutes";
 
 const TOP_KEYS: &str = "\
 Keys:
@@ -193,13 +181,6 @@ pub(crate) struct TryArguments {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct GenerateArguments {
-    /// The directory, which may exist.
-    #[arg(value_name = "DIRECTORY", value_hint = ValueHint::DirPath)]
-    pub(crate) directory: PathBuf,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct LsArguments {
     /// Show also the nodes that are no locks, or that are free locks.
     #[arg(short, long)]
@@ -263,18 +244,12 @@ pub(crate) struct HoldArguments {
     /// Keep the lock until this process ends. Default: the shell that calls the command.
     #[arg(long, value_name = "N", value_parser = number(1..=i32::MAX))]
     pub(crate) pid: Option<i32>,
-    /// Keep the lock until standard input ends.
-    #[arg(long)]
-    pub(crate) stdin: bool,
-    /// Keep the lock for this time. Without --pid and --stdin, the lock is not bound to a process.
+    /// Keep the lock for this time. Without --pid, the lock is not bound to a process.
     #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
     pub(crate) max_hold: Option<Duration>,
     /// The action when the lock is lost: send TERM to the process to which the lock is bound, or nothing.
     #[arg(long, value_name = "ACTION", default_value = "term")]
     pub(crate) on_lost: OnHoldLost,
-    /// Do not start a process in the background: return when the lock is released or lost.
-    #[arg(long)]
-    pub(crate) foreground: bool,
     /// Print nothing to standard error but errors.
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -291,7 +266,7 @@ pub(crate) struct HoldArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReleaseArguments {
-    /// Print assignments for a shell that restore the variables of the outer lock: eval "$(zklock release --sh)".
+    /// Print commands for a shell that remove the variables of the lock: eval "$(zklock release --sh)".
     #[arg(long)]
     pub(crate) sh: bool,
     /// The process id that `zklock hold` has printed. Default: $ZKLOCK_HOLD_PID.
@@ -352,17 +327,6 @@ pub(crate) struct DoctorArguments {
     pub(crate) connection: Connection,
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct FenceCheckArguments {
-    /// The path of the lock.
-    pub(crate) path: String,
-    /// The fencing token, for example from ZKLOCK_FENCE.
-    #[arg(value_parser = parsed::<i64>("a fencing token, for example the value of ZKLOCK_FENCE"))]
-    pub(crate) token: i64,
-    #[command(flatten)]
-    pub(crate) connection: Connection,
-}
-
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Connection {
@@ -407,9 +371,6 @@ pub(crate) struct Waiting {
     /// Wait for the lock for at most this time, for example 90s or 5m. Default: no limit.
     #[arg(short = 'w', long, visible_alias = "wait", value_name = "TIME", value_parser = duration::parse)]
     pub(crate) timeout: Option<Duration>,
-    /// Give up with 75 if more than N participants are ahead in the queue.
-    #[arg(long, value_name = "N", value_parser = number(0..=u64::MAX))]
-    pub(crate) queue_limit: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -432,9 +393,6 @@ pub(crate) struct JobArguments {
     /// End the command after this time. It gets TERM, and KILL after the grace period.
     #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
     pub(crate) max_hold: Option<Duration>,
-    /// Keep the lock for at least this time, also if the command ends earlier.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    pub(crate) min_hold: Option<Duration>,
     /// The action when the lock is lost: TERM and then KILL, KILL at once, or nothing.
     #[arg(long, value_name = "ACTION", default_value = "term")]
     pub(crate) on_lost: OnLost,
@@ -451,9 +409,6 @@ pub(crate) struct JobArguments {
     /// The exit code if the lock is busy or the job has already run.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75, value_parser = number(0..=u8::MAX))]
     pub(crate) conflict_exit_code: u8,
-    /// The exit code if the lock was lost and the command was ended.
-    #[arg(long, value_name = "CODE", default_value_t = 79, value_parser = number(0..=u8::MAX))]
-    pub(crate) lost_exit_code: u8,
     /// The name of the command that other participants see, of at most 60 characters. Default: the name of the program.
     #[arg(long, value_name = "TEXT", value_parser = owner)]
     pub(crate) owner: Option<String>,
@@ -469,9 +424,6 @@ pub(crate) struct JobArguments {
     /// Print events and errors as JSON, one on each line, to standard error.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print the same events to this open descriptor. Messages for people still go to standard error.
-    #[arg(long, value_name = "N", value_parser = number(0..=i32::MAX))]
-    pub(crate) status_fd: Option<i32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

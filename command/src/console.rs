@@ -4,10 +4,9 @@
 use std::cell::{Cell, OnceCell};
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::AsFd as _;
+use std::time::Duration;
 
-use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::termios::{isatty, tcgetwinsize};
 use serde_json::{Value, json};
 
@@ -37,11 +36,9 @@ pub(crate) enum Verbosity {
 pub(crate) struct Console {
     verbosity: Verbosity,
     is_json: bool,
-    /// Standard error, if no output may block this process. The outputs start with the first line, because their
-    /// threads must not exist when the process forks.
+    /// Standard error, if no output may block this process. The output starts with the first line, because its thread
+    /// must not exist when the process forks.
     lines: Option<OnceCell<Option<Output>>>,
-    /// The descriptor of `--status-fd`.
-    events: Option<(File, OnceCell<Option<Output>>)>,
     is_terminal: bool,
     /// True while the last line of the terminal is the progress line.
     has_progress: Cell<bool>,
@@ -50,7 +47,7 @@ pub(crate) struct Console {
 impl Console {
     pub(crate) fn new(verbosity: Verbosity, is_json: bool) -> Self {
         let is_terminal = isatty(io::stderr());
-        Self { verbosity, is_json, lines: None, events: None, is_terminal, has_progress: Cell::new(false) }
+        Self { verbosity, is_json, lines: None, is_terminal, has_progress: Cell::new(false) }
     }
 
     /// Prints without blocking this process. Before the process ends, it must call [`finish`](Self::finish).
@@ -58,24 +55,16 @@ impl Console {
         Self { lines: Some(OnceCell::new()), ..self }
     }
 
-    /// Also prints each event as JSON to a file, without blocking this process.
-    pub(crate) fn with_events(self, events: Option<File>) -> Self {
-        Self { events: events.map(|events| (events, OnceCell::new())), ..self }
-    }
-
-    /// Gives slow readers a short time to read the last lines.
+    /// Gives a slow reader a short time to read the last lines.
     pub(crate) fn finish(&self) {
-        let events = self.events.as_ref().and_then(|(_, output)| output.get());
-        let lines = self.lines.as_ref().and_then(OnceCell::get);
-        let end = Instant::now() + LAST_LINES;
-        for output in lines.into_iter().chain(events).flatten() {
-            output.wait_until_written(end.saturating_duration_since(Instant::now()));
+        if let Some(Some(output)) = self.lines.as_ref().and_then(OnceCell::get) {
+            output.wait_until_written(LAST_LINES);
         }
     }
 
     /// Returns whether someone sees the progress of a wait.
     pub(crate) fn shows_progress(&self) -> bool {
-        self.is_json || self.events.is_some() || (self.is_terminal && self.verbosity > Verbosity::Quiet)
+        self.is_json || (self.is_terminal && self.verbosity > Verbosity::Quiet)
     }
 
     /// Returns whether only errors are printed.
@@ -85,17 +74,11 @@ impl Console {
 
     /// Prints an event as JSON.
     pub(crate) fn event(&self, name: &str, mut fields: Value) {
-        if let Some(fields) = fields.as_object_mut() {
-            fields.insert("event".to_owned(), name.into());
-        }
         if self.is_json {
-            self.print(&fields.to_string());
-        }
-        if let Some((file, output)) = &self.events {
-            let start = || Output::start(file.try_clone().ok()?, dropped_events);
-            if let Some(output) = output.get_or_init(start) {
-                output.push(format!("{fields}\n"));
+            if let Some(fields) = fields.as_object_mut() {
+                fields.insert("event".to_owned(), name.into());
             }
+            self.print(&fields.to_string());
         }
     }
 
@@ -165,23 +148,9 @@ impl Console {
     }
 
     fn dropped_lines(&self) -> fn(u64) -> String {
-        if self.is_json { dropped_events } else { |count| format!("zklock: {count} lines were not printed\n") }
+        match self.is_json {
+            true => |count| format!("{}\n", json!({"event": "dropped", "count": count})),
+            false => |count| format!("zklock: {count} lines were not printed\n"),
+        }
     }
-}
-
-fn dropped_events(count: u64) -> String {
-    format!("{}\n", json!({"event": "dropped", "count": count}))
-}
-
-/// Opens the descriptor of `--status-fd`. The command does not inherit it.
-pub(crate) fn open_events(descriptor: i32) -> Result<File, Failure> {
-    // SAFETY: The number is not negative. If nothing has opened the descriptor, the next call fails.
-    let given = unsafe { BorrowedFd::borrow_raw(descriptor) };
-    let events = fcntl_dupfd_cloexec(given, 0).and_then(|events| {
-        if descriptor > 2 { fcntl_setfd(given, FdFlags::CLOEXEC).map(|()| events) } else { Ok(events) }
-    });
-    let refusal = |error| {
-        Failure::usage(format!("--status-fd {descriptor}: {error}; expected a descriptor that the caller has opened"))
-    };
-    events.map(File::from).map_err(refusal)
 }

@@ -7,7 +7,6 @@ mod console;
 mod doctor;
 mod duration;
 mod exit;
-mod generate;
 mod holder;
 mod observe;
 mod operate;
@@ -26,9 +25,9 @@ use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::cli::{
-    Call, Connection, GenerateArguments, JobArguments, LockArguments, RunArguments, TryArguments, Verb, Waiting,
-};
+use clap::CommandFactory as _;
+
+use crate::cli::{Call, Connection, JobArguments, LockArguments, RunArguments, TryArguments, Verb, Waiting};
 use crate::console::{Console, Verbosity};
 use crate::exit::{Exit, Failure};
 use crate::run::inbox::end_first_process_on_signal;
@@ -70,20 +69,21 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             let waiting = Waiting { nonblock: true, ..Waiting::default() };
             start(&Arguments { connection, lock, waiting, path, command, late_option, needs_command: false }, job)
         }
-        Verb::Generate(GenerateArguments { directory }) => {
-            end(generate::write(&directory).map(|()| Exit::Command(0)), false)
-        }
         Verb::Ls(arguments) => end(observe::ls::run(&arguments), arguments.json),
         Verb::Wait(arguments) => end(observe::await_free::run(&arguments), false),
         Verb::Revoke(arguments) => end(operate::revoke::run(&arguments), false),
         Verb::Break(arguments) => end(operate::break_lock::run(&arguments), false),
-        Verb::FenceCheck(arguments) => end(operate::fence_check::run(&arguments), false),
         Verb::Hold(arguments) => holder::run(&arguments),
         Verb::Release(arguments) => end(holder::release::run(&arguments), false),
         Verb::Doctor(arguments) => end(doctor::run(&arguments), arguments.json),
         Verb::Status(arguments) => end(observe::status::run(&arguments), arguments.json),
         Verb::Top(arguments) => end(observe::top::run(&arguments), arguments.json),
     }
+}
+
+/// Returns the definition of the arguments, from which the man pages and the completions of shells are made.
+pub fn definition() -> clap::Command {
+    cli::Cli::command()
 }
 
 /// Opens `/dev/null` in place of the standard streams that the caller has closed. Otherwise, a descriptor of this
@@ -116,18 +116,10 @@ fn start(arguments: &Arguments, options: JobArguments) -> u8 {
         (_, true) => Verbosity::Verbose,
         _ => Verbosity::Normal,
     };
-    let (conflict, lost) = (options.conflict_exit_code, options.lost_exit_code);
-    let code = |exit: Exit| match exit {
-        Exit::Busy => conflict,
-        Exit::Lost => lost,
-        _ => exit.code(),
-    };
+    let conflict = options.conflict_exit_code;
+    let code = |exit: Exit| if exit == Exit::Busy { conflict } else { exit.code() };
     let console = Console::new(verbosity, options.json).without_blocking();
-    let (console, events) = match options.status_fd.map(console::open_events).transpose() {
-        Ok(events) => (console.with_events(events), Ok(())),
-        Err(failure) => (console, Err(failure)),
-    };
-    let result = events.and_then(|()| job(arguments, options)).and_then(|job| run::run(&job, &console));
+    let result = job(arguments, options).and_then(|job| run::run(&job, &console));
     let exit = match &result {
         Ok(exit) => *exit,
         Err(failure) => {
@@ -162,7 +154,7 @@ fn job(arguments: &Arguments, options: JobArguments) -> Result<Job, Failure> {
     let mode = Mode::of(&arguments.lock);
     let timeout = if arguments.waiting.nonblock { Some(Duration::ZERO) } else { arguments.waiting.timeout };
     let settings = Settings::read(&arguments.connection, |name| std::env::var_os(name))?;
-    Ok(Job { settings, mode, paths, command, timeout, queue_limit: arguments.waiting.queue_limit, options })
+    Ok(Job { settings, mode, paths, command, timeout, options })
 }
 
 /// Returns the words of the command, if one is given.

@@ -128,11 +128,6 @@ impl Running {
         status.code().unwrap_or_else(|| 1000 + status.signal().unwrap())
     }
 
-    /// The standard input of the call, which must be a pipe.
-    pub(crate) fn input(&mut self) -> &mut std::process::ChildStdin {
-        self.child.stdin.as_mut().unwrap()
-    }
-
     pub(crate) fn close_input(&mut self) {
         self.child.stdin = None;
     }

@@ -52,12 +52,9 @@ fn wrong_arguments_are_64_and_name_what_is_wrong() {
 fn a_wrong_number_is_64_and_the_message_says_what_was_expected() {
     let (positive, limit) = ("a whole number from 1 to 2147483647", format!("a whole number from 0 to {}", usize::MAX));
     for (arguments, expected) in [
-        (&["run", "--queue-limit", "x", "/a", "true"][..], "a whole number from 0 to 18446744073709551615"),
-        (&["run", "--semaphore", "x", "/a", "true"], positive),
+        (&["run", "--semaphore", "x", "/a", "true"][..], positive),
         (&["run", "--semaphore", "2", "--qty", "x", "/a", "true"], positive),
-        (&["run", "--status-fd", "x", "/a", "true"], "a whole number from 0 to 2147483647"),
         (&["run", "-E", "x", "/a", "true"], "a whole number from 0 to 255"),
-        (&["run", "--lost-exit-code", "x", "/a", "true"], "a whole number from 0 to 255"),
         (&["hold", "--pid", "x", "/a"], positive),
         (&["release", "x"], "a process id"),
         (&["ls", "--limit", "x"], &limit),
@@ -66,7 +63,6 @@ fn a_wrong_number_is_64_and_the_message_says_what_was_expected() {
         (&["top", "-n", "x"], "a whole number from 1 to 18446744073709551615"),
         (&["wait", "--semaphore", "x", "/a"], positive),
         (&["wait", "--semaphore", "2", "--qty", "x", "/a"], positive),
-        (&["fence-check", "/a", "x"], "a fencing token, for example the value of ZKLOCK_FENCE"),
     ] {
         let (code, errors) = code(arguments);
         assert_eq!(code, 64, "{arguments:?}: {errors}");
@@ -140,14 +136,12 @@ fn refused_access_is_77() {
 #[test]
 fn a_lost_lock_ends_the_command_with_79() {
     let (path, mut raw) = (path("lost"), raw());
-    for (options, expected) in [(&[][..], 79), (&["--lost-exit-code", "9"], 9)] {
-        let mut call = zklock(&[&["run"], options, &[&path, "sleep", "60"]].concat()).start();
-        call.wait_for_tree(1);
-        let node = queue(&mut raw, &path).remove(0);
-        assert_eq!(raw.delete(&format!("{path}/{node}")), 0);
-        assert_eq!(call.wait(), expected);
-        assert_eq!(call.tree(), []);
-    }
+    let mut call = zklock(&["run", &path, "sleep", "60"]).start();
+    call.wait_for_tree(1);
+    let node = queue(&mut raw, &path).remove(0);
+    assert_eq!(raw.delete(&format!("{path}/{node}")), 0);
+    assert_eq!(call.wait(), 79);
+    assert_eq!(call.tree(), []);
 }
 
 #[test]

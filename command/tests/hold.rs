@@ -1,6 +1,5 @@
 //! The verbs `hold` and `release`: a lock for a script.
 
-use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
@@ -9,8 +8,7 @@ use rustix::pipe::PipeFlags;
 use zklock_test_support::{Proxy, ZooKeeper, wait_until};
 
 use crate::common::{
-    Call, Running, TEST_TIMEOUT, code, file, path, process, program, queue, raw, send, wait_for_queue, zklock,
-    zklock_on,
+    Call, Running, TEST_TIMEOUT, code, path, process, program, queue, raw, send, wait_for_queue, zklock, zklock_on,
 };
 
 /// The shells of this machine.
@@ -152,19 +150,13 @@ fn the_lock_is_released_when_the_process_is_killed() {
 }
 
 #[test]
-fn a_hold_ends_with_its_time_or_with_standard_input() {
-    let (timed, piped, mut raw) = (path("timed"), path("piped"), raw());
-    let mut call = zklock(&["hold", "--foreground", "--for", "300ms", &timed]).start();
+fn a_hold_ends_with_its_time() {
+    let (path, mut raw) = (path("timed"), raw());
+    let mut call = zklock(&["hold", "--for", "300ms", &path]).start();
     assert_eq!(call.wait(), 0);
     assert!(call.standard_output().contains("\"bound_pid\":null"));
-    wait_for_queue(&mut raw, &timed, 0);
-    let mut call = start(zklock(&["hold", "--stdin", &piped]));
-    wait_for_queue(&mut raw, &piped, 1);
-    assert_eq!(call.wait(), 0);
-    call.input().write_all(b"still here\n").unwrap();
-    assert_eq!(code(&["try", &piped]).0, 75);
-    call.close_input();
-    wait_for_queue(&mut raw, &piped, 0);
+    wait_for_queue(&mut raw, &path, 0);
+    wait_until(TEST_TIMEOUT, || call.processes().is_empty());
 }
 
 #[test]
@@ -173,16 +165,11 @@ fn a_lost_lock_ends_the_process_that_needs_it() {
         let (path, mut raw) = (path("lost"), raw());
         let target = program("sleep", &["60"]).start();
         let pid = target.pid().to_string();
-        let mut holder = zklock(&["hold", "--foreground", "--on-lost", action, "--pid", &pid, &path]).start();
-        wait_for_queue(&mut raw, &path, 1);
+        let mut holder = zklock(&["hold", "--on-lost", action, "--pid", &pid, &path]).start();
+        assert_eq!(holder.wait(), 0);
         let node = format!("{path}/{}", queue(&mut raw, &path)[0]);
         assert_eq!(raw.delete(&node), 0);
-        assert_eq!(holder.wait(), 79);
-        if ends {
-            wait_until(TEST_TIMEOUT, || process(target.pid()).is_none());
-        } else {
-            assert!(process(target.pid()).is_some());
-        }
+        wait_until(TEST_TIMEOUT, || holder.processes().is_empty() && process(target.pid()).is_none() == ends);
     }
 }
 
@@ -198,24 +185,6 @@ fn the_process_gets_term_before_the_lease_is_over() {
     wait_until(TEST_TIMEOUT, || process(target.pid()).is_none());
     assert_eq!(queue(&mut raw, &path).len(), 1, "the servers have not ended the session");
     wait_until(TEST_TIMEOUT, || holder.processes().is_empty());
-}
-
-#[test]
-fn a_release_without_a_server_is_not_confirmed() {
-    let proxy = Proxy::start(&ZooKeeper::shared().address());
-    let (path, mut raw, report) = (path("unconfirmed"), raw(), file("report"));
-    let target = program("sleep", &["60"]).start();
-    let pid = target.pid().to_string();
-    let options = ["hold", "-o", "session.timeout=6000", "--foreground", "--pid", &pid, &path];
-    let mut call = zklock_on(&proxy.address(), &options);
-    call.command().stdout(std::fs::File::create(&report).unwrap());
-    let mut call = call.start();
-    wait_until(TEST_TIMEOUT, || std::fs::metadata(&report).unwrap().len() > 0);
-    proxy.black_hole(true);
-    call.signal(libc::SIGTERM);
-    assert_eq!(call.wait(), 81);
-    wait_for_queue(&mut raw, &path, 0);
-    std::fs::remove_file(&report).unwrap();
 }
 
 #[test]
@@ -252,14 +221,15 @@ fn the_end_of_a_wait_names_what_has_ended() {
     let (path, mut raw) = (path("reasons"), raw());
     let holder = zklock(&["run", &path, "sleep", "60"]).start();
     holder.wait_for_tree(1);
-    let mut waiter = start(zklock(&["hold", "--stdin", &path]));
+    let target = program("sleep", &["60"]).start();
+    let waiter = zklock(&["hold", "--pid", &target.pid().to_string(), &path]).start();
     wait_for_queue(&mut raw, &path, 2);
-    waiter.close_input();
+    drop(target);
     let output = waiter.output();
     assert_eq!(output.status.code(), Some(75));
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
-        "zklock: standard input ended before the lock was acquired\n"
+        "zklock: the process that needs the lock ended before the lock was acquired\n"
     );
     let waiter = zklock(&["hold", &path]).start();
     wait_for_queue(&mut raw, &path, 2);
@@ -282,16 +252,6 @@ fn hold_without_space(arguments: &[&str], path: &str) -> (Running, OwnedFd) {
     wait_for_queue(&mut raw(), path, 1);
     running.process("zklock-holder");
     (running, reader)
-}
-
-#[test]
-fn a_holder_in_the_foreground_that_cannot_print_its_report_can_end() {
-    let path = path("unprinted");
-    let (mut running, _reader) = hold_without_space(&["--foreground", "--for", "300ms"], &path);
-    assert_eq!((running.wait(), queue(&mut raw(), &path)), (75, Vec::new()));
-    let (mut running, reader) = hold_without_space(&["--foreground", "--for", "60s"], &path);
-    drop(reader);
-    assert_eq!((running.wait(), queue(&mut raw(), &path)), (70, Vec::new()));
 }
 
 #[test]
@@ -328,33 +288,6 @@ fn a_hold_refuses_paths_that_are_too_long_for_a_variable() {
     let (code, errors) = code(&arguments);
     assert_eq!(code, 64);
     assert!(errors.contains("the paths are too long"), "{errors}");
-}
-
-#[test]
-fn a_signal_ends_a_call_that_cannot_print_all_of_a_long_report() {
-    let mut paths: Vec<String> = (0..300).map(|_| path(&"long".repeat(40))).collect();
-    let first = paths.pop().unwrap();
-    let mut arguments = vec!["--for", "60s"];
-    arguments.extend(paths.iter().flat_map(|path| ["--and", path.as_str()]));
-    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
-    let mut call = zklock(&[&["hold"], &*arguments, &[&*first]].concat());
-    call.command().stdout(writer);
-    let mut running = call.start();
-    wait_for_queue(&mut raw(), &first, 1);
-    running.process("zklock-holder");
-    rustix::io::read(&reader, &mut [0; 1]).unwrap();
-    running.signal(libc::SIGTERM);
-    assert_eq!(running.wait(), 1000 + libc::SIGTERM);
-    wait_for_queue(&mut raw(), &first, 0);
-    wait_until(TEST_TIMEOUT, || running.processes().is_empty());
-}
-
-#[test]
-fn endless_input_does_not_prevent_the_end_of_a_hold() {
-    let path = path("endless");
-    let mut call = zklock(&["hold", "--foreground", "--stdin", "--for", "300ms", &path]);
-    call.command().stdin(std::fs::File::open("/dev/zero").unwrap());
-    assert_eq!((call.start().wait(), queue(&mut raw(), &path)), (0, Vec::new()));
 }
 
 #[test]
@@ -426,29 +359,18 @@ fn a_release_of_a_lost_lock_restores_the_variables_and_fails() {
 }
 
 #[test]
-fn release_ends_a_holder_in_the_foreground() {
-    let (path, mut raw) = (path("foreground"), raw());
-    let mut holder = zklock(&["hold", "--foreground", "--for", "60s", &path]).start();
-    wait_for_queue(&mut raw, &path, 1);
-    let pid = holder.process("zklock-holder").pid;
-    assert_eq!(code(&["release", &pid.to_string()]), (0, String::new()));
-    assert_eq!((holder.wait(), queue(&mut raw, &path)), (0, Vec::new()));
-}
-
-#[test]
-fn a_release_restores_the_variables_of_the_outer_lock() {
-    let (path, other, third) = (path("outer"), path("other's"), path("third"));
-    let inner = format!(
-        "hold() {{ eval \"$(\"$zklock\" hold --sh \"$1\")\" || exit; }}; show() {{ echo \"$ZKLOCK_PATH:${{ZKLOCK_HOLD_PID-none}}:$ZKLOCK_HELD\"; }}; \
-         outer=$(show); hold \"{other}\"; first=$ZKLOCK_HOLD_PID; one=$(show); hold {third}; \
-         eval \"$(\"$zklock\" release --sh)\"; [ \"$(show)\" = \"$one\" ] || exit 10; hold {third}; \
-         eval \"$(\"$zklock\" release --sh $first)\"; [ \"$ZKLOCK_PATH\" = {third} ] || exit 11; \
-         \"$zklock\" try \"{other}\" || exit 12; \"$zklock\" try -q {third}; [ $? = 64 ] || exit 13; \
-         eval \"$(\"$zklock\" release --sh)\"; [ \"$(show)\" = \"$outer\" ] || exit 14; \
+fn a_script_can_release_its_locks_in_any_order() {
+    let (path, first, second) = (path("outer"), path("first's"), path("second"));
+    let script = format!(
+        "hold() {{ eval \"$(\"$zklock\" hold --sh \"$1\")\" || exit; }}; outer=$ZKLOCK_HELD; \
+         hold \"{first}\"; one=$ZKLOCK_HOLD_PID; hold {second}; eval \"$(\"$zklock\" release --sh $one)\"; \
+         [ \"$ZKLOCK_PATH\" = {second} ] || exit 10; \"$zklock\" try \"{first}\" || exit 11; \
+         \"$zklock\" try -q {second}; [ $? = 64 ] || exit 12; eval \"$(\"$zklock\" release --sh)\"; \
+         [ \"$ZKLOCK_HELD:${{ZKLOCK_PATH-none}}\" = \"$outer:none\" ] || exit 13; \"$zklock\" try {second} || exit 14; \
          \"$zklock\" try -q \"$lock\"; [ $? = 64 ] || exit 15"
     );
     let zklock = env!("CARGO_BIN_EXE_zklock");
-    let call = program(zklock, &["run", &path, "-c", &inner]).env("zklock", zklock).env("lock", &path);
+    let call = program(zklock, &["run", &path, "-c", &script]).env("zklock", zklock).env("lock", &path);
     let output = call.output();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -9,7 +9,6 @@ mod doctor;
 mod environment;
 mod exit_codes;
 mod faults;
-mod generated;
 mod hold;
 mod large;
 mod loss;

@@ -1,4 +1,4 @@
-//! The verbs of an operator: `revoke`, `break` and `fence-check`.
+//! The verbs of an operator: `revoke` and `break`.
 
 use zklock_test_support::{flags, wait_until};
 
@@ -55,9 +55,7 @@ fn the_command_waits_for_kazoo_in_one_queue_if_an_option_says_so() {
     let (path, mut raw) = (path("with-kazoo"), raw());
     let name = format!("{path}/{}__lock__", "0".repeat(32));
     let kazoo = raw.create_with_ancestors(&name, b"kazoo-host", flags::EPHEMERAL_SEQUENTIAL).unwrap();
-    let token = raw.stat(&kazoo).unwrap().czxid.to_string();
     assert_eq!(run(&["run", "--timeout", "30s", &path, "true"]).0, 83);
-    assert_eq!(run(&["fence-check", WAIT, &path, &token]), (0, String::new(), String::new()));
 
     let mut waiting = zklock(&["run", WAIT, &path, "true"]).start();
     wait_for_queue(&mut raw, &path, 2);
@@ -66,27 +64,10 @@ fn the_command_waits_for_kazoo_in_one_queue_if_an_option_says_so() {
     assert_eq!((code, &status["kind"], &status["foreign"]), (0, &"mutex".into(), &0.into()), "{text}");
     let roles = ["holds", "waits"].map(serde_json::Value::from);
     assert_eq!([&status["queue"][0]["role"], &status["queue"][1]["role"]], [&roles[0], &roles[1]], "{text}");
-    let own = format!("{path}/{}", queue(&mut raw, &path)[1]);
-    let token = raw.stat(&own).unwrap().czxid.to_string();
-    assert_eq!(run(&["fence-check", WAIT, &path, &token]).0, 75);
 
     let (code, text, _) = run(&["break", WAIT, "--yes", &path]);
     assert!(code == 0 && text.contains(&format!("deleted {kazoo} of kazoo-host")), "{text}");
     assert_eq!(waiting.wait(), 0);
-}
-
-#[test]
-fn a_token_of_a_foreign_node_is_not_checked() {
-    let (path, mut raw) = (path("kazoo-fence"), raw());
-    let name = format!("{path}/{}__lock__", "0".repeat(32));
-    let node = raw.create_with_ancestors(&name, b"kazoo-host", flags::EPHEMERAL_SEQUENTIAL).unwrap();
-    let token = raw.stat(&node).unwrap().czxid;
-    let (code, _, errors) = run(&["fence-check", &path, &token.to_string()]);
-    assert_eq!(code, 83);
-    assert_eq!(
-        errors,
-        format!("zklock: the token {token} belongs to a node of kazoo; zklock does not check such tokens\n")
-    );
 }
 
 #[test]
@@ -128,30 +109,4 @@ fn break_deletes_one_node_of_the_queue() {
     assert_eq!((code, output.lines().count()), (0, 1), "there is no former holder: {output}");
     wait_until(TEST_TIMEOUT, || !queue(&mut raw, &path).contains(&waiting));
     assert_eq!(holder.tree().len(), 1);
-}
-
-#[test]
-fn a_fencing_token_is_that_of_a_holder_of_a_waiter_or_stale() {
-    let (path, mut raw) = (path("fence"), raw());
-    let holder = zklock(&["run", &path, "sleep", "60"]).start();
-    holder.wait_for_tree(1);
-    let _waiter = zklock(&["run", &path, "sleep", "60"]).start();
-    wait_for_queue(&mut raw, &path, 2);
-    let token = |raw: &mut zklock_test_support::RawClient, at: usize| {
-        let node = format!("{path}/{}", queue(raw, &path)[at]);
-        raw.stat(&node).unwrap().czxid.to_string()
-    };
-    let (held, waiting) = (token(&mut raw, 0), token(&mut raw, 1));
-    assert_eq!(run(&["fence-check", &path, &held]), (0, String::new(), String::new()));
-    let (code, _, errors) = run(&["fence-check", &path, &waiting]);
-    assert_eq!(code, 75);
-    assert!(
-        errors.contains(&format!("the token {waiting} belongs to a participant that waits for {path}")),
-        "{errors}"
-    );
-    let (code, _, errors) = run(&["fence-check", &path, "1"]);
-    assert_eq!(code, 79);
-    assert_eq!(errors, format!("zklock: no holder of {path} has the token 1; the newest holder has {held}\n"));
-    assert_eq!(run(&["fence-check", &path, "0"]).0, 64);
-    assert_eq!(run(&["fence-check", &path, "x"]).0, 64);
 }

@@ -1,11 +1,9 @@
-//! What services need: messages to systemd, and events on a descriptor.
+//! What services need: messages to systemd.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 
-use crate::common::{TEST_TIMEOUT, code, file, path, program, raw, wait_for_queue, zklock};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_zklock");
+use crate::common::{TEST_TIMEOUT, code, file, path, raw, wait_for_queue, zklock};
 
 struct Manager {
     socket: UnixDatagram,
@@ -81,23 +79,4 @@ fn notify_without_a_service_manager_has_no_effect_and_a_wrong_socket_is_named() 
         let start = format!("zklock: --notify: cannot connect to the socket {name} of NOTIFY_SOCKET: ");
         assert!(errors.starts_with(&start) && errors.contains(expected), "{errors}");
     }
-}
-
-#[test]
-fn events_go_to_the_descriptor_of_the_user_and_the_command_does_not_inherit_it() {
-    let (path, events) = (path("events"), file("events"));
-    let script =
-        "exec 9>\"$1\"; exec \"$2\" run --status-fd 9 \"$3\" sh -c 'test -e /proc/self/fd/9 && exit 1; echo output'";
-    let call = program("sh", &["-c", script, "sh", events.to_str().unwrap(), PROGRAM, &path]);
-    let output = call.output();
-    assert_eq!((output.status.code(), &*output.stdout, &*output.stderr), (Some(0), &b"output\n"[..], &b""[..]));
-    let lines = fs::read_to_string(&events).unwrap();
-    let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let names: Vec<&str> = lines.iter().map(|event| event["event"].as_str().unwrap()).collect();
-    assert_eq!(names, ["acquired", "started", "exited"]);
-    fs::remove_file(&events).unwrap();
-    let (code, errors) = code(&["run", "--status-fd", "99", &path, "true"]);
-    assert_eq!(code, 64);
-    assert!(errors.starts_with("zklock: --status-fd 99: "), "{errors}");
-    assert!(errors.ends_with("expected a descriptor that the caller has opened\n"), "{errors}");
 }

@@ -118,7 +118,7 @@ fn the_tree_of_a_killed_wrapper_ends_within_one_second() {
 #[test]
 fn a_signal_after_the_end_of_the_command_ends_the_waits_that_follow() {
     let log = file("events");
-    let arguments = ["run", "--json", "--min-hold", "10m", "-o", "session.timeout=60000", &path("late")];
+    let arguments = ["run", "--json", "-o", "session.timeout=60000", &path("late")];
     // The process that is left behind ignores TERM, so the tree ends after the grace period of 7.5 s. The signal
     // arrives earlier.
     let script = "trap '' TERM; (while :; do sleep 0.1; done) & exit 0";

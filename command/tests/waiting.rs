@@ -135,34 +135,6 @@ fn several_paths_are_acquired_as_a_unit() {
 }
 
 #[test]
-fn the_queue_limit_refuses_a_long_queue() {
-    let (path, mut raw) = (path("limit"), raw());
-    let holder = zklock(&["run", &path, "sleep", "60"]).start();
-    holder.wait_for_tree(1);
-    let _waiter = zklock(&["run", "--queue-limit", "1", &path, "true"]).start();
-    wait_for_queue(&mut raw, &path, 2);
-    let (code, errors) = code(&["run", "--queue-limit", "1", &path, "true"]);
-    assert_eq!((code, &*errors), (75, "zklock: 2 participants are ahead; --queue-limit is 1\n"));
-    wait_for_queue(&mut raw, &path, 2);
-}
-
-#[test]
-fn shedlock_141_the_minimum_hold_outlasts_the_command() {
-    let (path, mut raw) = (path("minimum"), raw());
-    let since = Instant::now();
-    assert_eq!(code(&["run", "--min-hold", "700ms", &path, "true"]).0, 0);
-    assert!(since.elapsed() >= Duration::from_millis(700), "{:?}", since.elapsed());
-    let mut call = zklock(&["run", "--min-hold", "1h", &path, "sh", "-c", "echo hello; exit 3"]).start();
-    assert_eq!(call.standard_output(), "hello\n", "the pipe ends with the command");
-    wait_for_queue(&mut raw, &path, 1);
-    wait_until(TEST_TIMEOUT, || call.processes().len() == 1);
-    assert_eq!(queue(&mut raw, &path).len(), 1, "the command and the guardian have ended");
-    call.signal(libc::SIGTERM);
-    assert_eq!(call.wait(), 3);
-    wait_for_queue(&mut raw, &path, 0);
-}
-
-#[test]
 fn a_failed_try_writes_nothing() {
     let (path, mut raw) = (path("try"), raw());
     let holder = zklock(&["run", &path, "sleep", "60"]).start();

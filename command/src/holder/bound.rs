@@ -1,11 +1,11 @@
-//! What ends a hold: the end of a process, the end of standard input, or a time.
+//! What ends a hold: the end of a process, or a time.
 
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::io::{Errno, read};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
 
 use crate::cli::{HoldArguments, OnHoldLost};
@@ -16,7 +16,6 @@ use crate::process::parent_of_copy;
 #[derive(Debug)]
 pub(crate) struct Bound {
     process: Option<BoundProcess>,
-    pub(crate) has_stdin: bool,
     /// The longest duration of the hold.
     pub(crate) max_hold: Option<Duration>,
     on_lost: OnHoldLost,
@@ -36,17 +35,11 @@ impl Bound {
     pub(crate) fn choose(arguments: &HoldArguments) -> Result<Self, Failure> {
         let process = match arguments.pid {
             Some(pid) => Some(open(pid)?),
-            None if arguments.stdin || arguments.max_hold.is_some() => None,
+            None if arguments.max_hold.is_some() => None,
             None => Some(open_caller()?),
         };
-        let is_caller = process.is_some() && arguments.pid.is_none() && !arguments.foreground;
-        Ok(Self {
-            is_caller,
-            process,
-            has_stdin: arguments.stdin,
-            max_hold: arguments.max_hold,
-            on_lost: arguments.on_lost,
-        })
+        let is_caller = process.is_some() && arguments.pid.is_none();
+        Ok(Self { process, max_hold: arguments.max_hold, on_lost: arguments.on_lost, is_caller })
     }
 
     pub(crate) fn pid(&self) -> Option<i32> {
@@ -64,20 +57,14 @@ impl Bound {
         Some(name.trim_end().to_owned())
     }
 
-    /// The descriptors that become readable when the hold may have to end.
-    pub(crate) fn sources(&self) -> Vec<PollFd<'_>> {
-        let process = self.process.as_ref().map(|process| PollFd::new(&process.pidfd, PollFlags::IN));
-        let stdin = self.has_stdin.then(|| PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN));
-        process.into_iter().chain(stdin).collect()
+    /// The descriptor that becomes readable when the bound process has ended.
+    pub(crate) fn source(&self) -> Option<PollFd<'_>> {
+        self.process.as_ref().map(|process| PollFd::new(&process.pidfd, PollFlags::IN))
     }
 
-    /// Returns whether the bound process or standard input has ended.
+    /// Returns whether the bound process has ended.
     pub(crate) fn is_over(&self) -> bool {
-        self.has_process_ended() || (self.has_stdin && has_input_ended())
-    }
-
-    pub(crate) fn has_process_ended(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| is_ready(PollFd::new(&process.pidfd, PollFlags::IN)))
+        self.source().is_some_and(is_ready)
     }
 
     /// Sends TERM to the bound process, because the lock is lost.
@@ -120,23 +107,6 @@ fn open_caller() -> Result<BoundProcess, Failure> {
 fn session(pid: i32) -> i32 {
     // SAFETY: The call reads a property of a process, and accepts any number.
     unsafe { libc::getsid(pid) }
-}
-
-/// Reads a limited part of standard input without waiting, and returns whether it has ended. The input of `/dev/zero`
-/// never ends.
-fn has_input_ended() -> bool {
-    let mut bytes = [0; 4096];
-    for _ in 0..16 {
-        if !is_ready(PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)) {
-            break;
-        }
-        match read(rustix::stdio::stdin(), &mut bytes) {
-            Ok(0) => return true,
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => return true,
-        }
-    }
-    false
 }
 
 /// Returns whether a descriptor is ready now.

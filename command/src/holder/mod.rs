@@ -12,6 +12,7 @@ mod report;
 mod shell;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
@@ -21,24 +22,19 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use self::bound::Bound;
 use self::process::{HolderProcess, console};
-use self::report::{CONFIRMATION, PIECE, ReportTarget, UNPRINTED, standard_output, write_piece};
+use self::report::{CONFIRMATION, Caller, UNPRINTED};
 pub(crate) use self::shell::quote;
 use crate::cli::HoldArguments;
 use crate::exit::{Exit, Failure};
 use crate::observe::table::print;
 use crate::run::hold::Mode;
-use crate::run::{check_lengths, nesting, paths, signals};
+use crate::run::nesting::{self, Held};
+use crate::run::{check_lengths, paths, signals};
 use crate::settings::Settings;
 
 /// Acquires a lock in the background, prints what a script needs to know, and returns the exit code.
 pub(crate) fn run(arguments: &HoldArguments) -> u8 {
-    let code = match start(arguments) {
-        Ok(code) => code,
-        Err(failure) => {
-            console(arguments).failure(&failure, failure.exit.code());
-            failure.exit.code()
-        }
-    };
+    let code = start(arguments).unwrap_or_else(|failure| fail(arguments, &failure));
     if code != 0 && arguments.sh {
         print(&shell::failure(code));
     }
@@ -53,29 +49,20 @@ pub(crate) fn fail_script(words: &[OsString], code: u8) {
     }
 }
 
+/// Prints why this process ends, and returns its exit code.
+fn fail(arguments: &HoldArguments, failure: &Failure) -> u8 {
+    console(arguments).failure(failure, failure.exit.code());
+    failure.exit.code()
+}
+
 fn start(arguments: &HoldArguments) -> Result<u8, Failure> {
     let (mode, paths) = (Mode::of(&arguments.lock), paths(&arguments.path, &arguments.lock)?);
     let settings = Settings::read(&arguments.connection, |name| std::env::var_os(name))?;
-    let held = nesting::check(std::env::var_os(nesting::HELD).as_deref(), &settings.servers, &paths)?;
-    check_lengths(&paths, mode, &held)?;
+    let held = Held::check(std::env::var_os(nesting::HELD).as_deref(), &settings.servers, &paths)?;
+    check_lengths(&paths, mode, &held.value(Some(i32::MAX)))?;
     signals::restore_child_signal();
-    if !arguments.foreground {
-        close_inherited();
-    }
+    close_inherited();
     let bound = Bound::choose(arguments)?;
-    let start = |report_target| HolderProcess {
-        arguments,
-        mode,
-        paths: &paths,
-        settings: &settings,
-        held: &held,
-        bound: &bound,
-        report_target,
-    };
-    if arguments.foreground {
-        let (signals, _) = signals::block()?;
-        return start(ReportTarget::Standard).run(signals).map(Exit::code);
-    }
     let (to_holder, to_caller) =
         UnixStream::pair().map_err(|error| Failure::system("making a pair of sockets", error))?;
     // SAFETY: The process has a single thread, so no lock can be held in the copy by a thread that does not exist
@@ -84,14 +71,11 @@ fn start(arguments: &HoldArguments) -> Result<u8, Failure> {
         -1 => Err(Failure::system("starting the holder process", io::Error::last_os_error())),
         0 => {
             drop(to_holder);
-            let result = signals::block().and_then(|(signals, _)| start(ReportTarget::Caller(to_caller)).run(signals));
-            let code = match result {
-                Ok(exit) => exit.code(),
-                Err(failure) => {
-                    console(arguments).failure(&failure, failure.exit.code());
-                    failure.exit.code()
-                }
-            };
+            let (paths, settings, held, bound) = (&paths, &settings, &held, &bound);
+            let holder =
+                HolderProcess { arguments, mode, paths, settings, held, bound, caller: Caller::new(to_caller) };
+            let result = signals::block().and_then(|(signals, _)| holder.run(signals));
+            let code = result.map_or_else(|failure| fail(arguments, &failure), Exit::code);
             std::process::exit(code.into())
         }
         pid => {
@@ -140,32 +124,27 @@ fn wait_for_report(pid: i32, mut holder: UnixStream) -> Result<u8, Failure> {
 /// Prints the report of the holder process. Returns false if the process has ended.
 ///
 /// The holder process keeps the lock only after the confirmation. From the confirmation on, this process does not end
-/// before it has printed the last piece. Otherwise, the lock would be held, and the caller would not know it.
-fn print_report(mut rest: &[u8], holder: &mut UnixStream) -> Result<bool, Failure> {
-    if rest.is_empty() {
+/// before it has printed the report. Otherwise, the lock would be held, and the caller would not know it.
+fn print_report(report: &[u8], holder: &mut UnixStream) -> Result<bool, Failure> {
+    if report.is_empty() || !wait_for_output(holder)? {
         return Ok(false);
     }
-    while wait_for_output(holder)? {
-        if rest.len() <= PIECE {
-            let failed = |error| Failure::system("blocking signals", error);
-            let before = signals::Mask::all().set().map_err(failed)?;
-            if holder.write_all(&[CONFIRMATION]).is_err() {
-                before.set().map_err(failed)?;
-                return Ok(false);
-            }
-            while !rest.is_empty() {
-                rest = rest.get(write_piece(rest)?..).unwrap_or_default();
-            }
-            return Ok(true);
-        }
-        rest = rest.get(write_piece(rest)?..).unwrap_or_default();
+    let failed = |error| Failure::system("blocking signals", error);
+    let before = signals::Mask::all().set().map_err(failed)?;
+    if holder.write_all(&[CONFIRMATION]).is_err() {
+        before.set().map_err(failed)?;
+        return Ok(false);
     }
-    Ok(false)
+    // The standard library would hide that standard output is not open for writing.
+    let output = rustix::io::dup(rustix::stdio::stdout()).map_err(io::Error::from);
+    let printed = output.and_then(|output| File::from(output).write_all(report));
+    printed.map(|()| true).map_err(|error| Failure::system("writing to standard output", error))
 }
 
-/// Waits until standard output takes a piece. Returns false if the holder process has ended.
+/// Waits until standard output takes a text. Returns false if the holder process has ended.
 fn wait_for_output(holder: &UnixStream) -> Result<bool, Failure> {
-    let mut sources = [standard_output(), PollFd::new(holder, PollFlags::empty())];
+    let output = PollFd::from_borrowed_fd(rustix::stdio::stdout(), PollFlags::OUT);
+    let mut sources = [output, PollFd::new(holder, PollFlags::empty())];
     loop {
         match poll(&mut sources, None) {
             Ok(_) => return Ok(sources.iter().skip(1).all(|holder| holder.revents().is_empty())),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use zklock::{Call, Client, LockState, Status};
 
 use super::bound::Bound;
-use super::report::{Delivery, ReportTarget, UNPRINTED, to_json};
-use super::shell::{self, Frame};
+use super::report::{Caller, to_json, unprinted};
+use super::shell;
 use crate::cli::HoldArguments;
 use crate::clock::{BootTime, wall_time};
 use crate::console::{Console, Verbosity};
@@ -16,6 +16,7 @@ use crate::owner::Owner;
 use crate::run::acquire::{AcquireLimit, acquire, connect, leave};
 use crate::run::hold::{Hold, Mode, Target};
 use crate::run::inbox::Inbox;
+use crate::run::nesting::Held;
 use crate::run::policy::{Limits, look_interval};
 use crate::run::signals::Signals;
 use crate::run::{Variables, after_release};
@@ -27,10 +28,9 @@ pub(crate) struct HolderProcess<'a> {
     pub(crate) mode: Mode,
     pub(crate) paths: &'a [String],
     pub(crate) settings: &'a Settings,
-    /// The value of `ZKLOCK_HELD` for the script.
-    pub(crate) held: &'a str,
+    pub(crate) held: &'a Held,
     pub(crate) bound: &'a Bound,
-    pub(crate) report_target: ReportTarget,
+    pub(crate) caller: Caller,
 }
 
 impl HolderProcess<'_> {
@@ -56,7 +56,7 @@ impl HolderProcess<'_> {
         target.set_data(&owner.data(queued, None))?;
         let waiting = &self.arguments.waiting;
         let timeout = if waiting.nonblock { Some(Duration::ZERO) } else { waiting.timeout };
-        let limit = AcquireLimit { timeout, queue: waiting.queue_limit, names_holder: !self.arguments.quiet };
+        let limit = AcquireLimit { timeout, names_holder: !self.arguments.quiet };
         let wait = |limit| self.wait(inbox, limit);
         let (hold, waited) = acquire(client, &target, self.paths, limit, &console(self.arguments), inbox, wait)?;
         let acquired = BootTime::now();
@@ -65,21 +65,20 @@ impl HolderProcess<'_> {
             // The process does not wait for the servers. If the write fails, the other participants see less.
             drop(client.start_write_node(&node, &node, &data, Some(0))?);
         }
-        let variables = Variables::new(client, &hold, self.paths, self.mode, &owner, waited, self.held)?;
+        let held = self.held.value(Some(owner.pid));
+        let variables = Variables::new(client, &hold, self.paths, self.mode, &owner, waited, &held)?;
         let text = if self.arguments.sh {
-            shell::assignments(&variables, owner.pid, self.bound.caller(), Frame::current())
+            shell::assignments(&variables, owner.pid, self.bound.caller())
         } else {
             to_json(&variables, owner.pid, self.bound)
         };
-        let Self { arguments, bound, report_target, .. } = self;
+        let Self { arguments, bound, mut caller, .. } = self;
         // `zklock release` finds a holder process by this name.
         let _ = rustix::thread::set_name(super::release::PROCESS_NAME);
-        if !arguments.foreground {
-            leave_caller(bound, null);
-        }
+        leave_caller(null);
         let exit_code = super::release::create_exit_code_file();
-        let delivery = report_target.send(&text)?;
-        let result = keep(client, hold, bound, delivery, inbox, acquired, arguments);
+        caller.send(&text)?;
+        let result = keep(client, &hold, bound, caller, inbox, acquired, arguments);
         super::release::store_exit_code(exit_code, &result);
         result
     }
@@ -87,17 +86,13 @@ impl HolderProcess<'_> {
     /// Waits until something happens before the lock is acquired. If no process needs the lock any more, the wait
     /// fails.
     fn wait(&self, inbox: &Inbox, limit: Option<Duration>) -> Result<(), Failure> {
-        let mut sources = self.bound.sources();
-        sources.extend(self.report_target.source());
-        inbox.wait_with(sources, limit)?;
+        inbox.wait_with(self.bound.source().into_iter().chain(self.caller.source()).collect(), limit)?;
         if let Some(signal) = inbox.ending_signal()? {
             return Err(Failure::new(Exit::Signal(signal), ""));
         }
-        let ended = if self.bound.has_process_ended() {
+        let ended = if self.bound.is_over() {
             "the process that needs the lock"
-        } else if self.bound.is_over() {
-            "standard input"
-        } else if self.report_target.is_closed() {
+        } else if self.caller.has_ended() {
             "the call of zklock hold"
         } else {
             return Ok(());
@@ -113,21 +108,19 @@ pub(super) fn console(arguments: &HoldArguments) -> Console {
 
 /// Leaves the terminal, the job and the streams of the caller. A shell that reads the output of the caller waits until
 /// all processes have closed it.
-fn leave_caller(bound: &Bound, null: &File) {
+fn leave_caller(null: &File) {
     let _ = rustix::process::setsid();
-    if !bound.has_stdin {
-        let _ = rustix::stdio::dup2_stdin(null);
-    }
+    let _ = rustix::stdio::dup2_stdin(null);
     let _ = rustix::stdio::dup2_stdout(null);
     let _ = rustix::stdio::dup2_stderr(null);
 }
 
-/// Keeps the lock until the bound is over, a signal arrives, the report cannot be delivered, or the lock is lost.
+/// Keeps the lock until the bound is over, a signal arrives, the report cannot be printed, or the lock is lost.
 fn keep(
     client: &Client,
-    hold: Hold,
+    hold: &Hold,
     bound: &Bound,
-    mut delivery: Delivery,
+    mut caller: Caller,
     inbox: &Inbox,
     acquired: BootTime,
     arguments: &HoldArguments,
@@ -140,41 +133,35 @@ fn keep(
     let until = bound.max_hold.map(|max_hold| acquired + max_hold);
     loop {
         if hold.state() == LockState::Lost || hold.remaining() <= margin {
-            // Without a report, no process relies on the lock.
-            if delivery.is_done() {
-                lose(&hold, bound, inbox, look_interval(timeout))?;
+            // Without a report, no process uses the lock.
+            if caller.is_confirmed() {
+                lose(hold, bound, inbox, look_interval(timeout))?;
             }
-            drop(delivery);
+            drop(caller);
             // The end of the session deletes the node if it still exists.
             let _ = client.close();
             return Err(Failure::new(Exit::Lost, "the lock is lost or can no longer be confirmed"));
         }
         let left = until.map(|until| until - BootTime::now());
-        let undelivered = delivery.advance().err();
-        let is_over = bound.is_over() || left == Some(Duration::ZERO) || undelivered.is_some();
+        let is_over = caller.look().is_err() || bound.is_over() || left == Some(Duration::ZERO);
         if is_over || inbox.ending_signal()?.is_some() {
-            let is_unprinted = !delivery.is_done();
+            let is_printed = caller.is_confirmed();
             // From now on, the caller cannot confirm the report.
-            drop(delivery);
+            drop(caller);
             let released = hold.start_release().and_then(Call::wait);
             if released.as_ref().is_err_and(|error| error.status() == Status::Lost) {
                 return Err(Failure::new(Exit::Lost, "the lock was lost before it was released"));
             }
             let exit = after_release(released, Exit::Command(0), &console(arguments));
             let _ = client.close();
-            if exit != Exit::Command(0) && !arguments.foreground {
+            if exit != Exit::Command(0) {
                 // `zklock release` takes the end of this process for the release. After this time, the session is over.
                 std::thread::sleep(timeout);
             }
-            return match undelivered {
-                Some(failure) => Err(failure),
-                None if is_unprinted => Err(Failure::new(Exit::Busy, UNPRINTED)),
-                None => Ok(exit),
-            };
+            return if is_printed { Ok(exit) } else { Err(unprinted()) };
         }
         let interval = look_interval(timeout).min(hold.remaining().saturating_sub(margin));
-        let mut sources = bound.sources();
-        sources.extend(delivery.source());
+        let sources = bound.source().into_iter().chain(caller.source()).collect();
         inbox.wait_with(sources, Some(left.map_or(interval, |left| left.min(interval))))?;
     }
 }
@@ -182,12 +169,12 @@ fn keep(
 /// Signals the loss, and keeps what is left of the lock until the bound process has ended or the lease is over.
 fn lose(hold: &Hold, bound: &Bound, inbox: &Inbox, interval: Duration) -> Result<(), Failure> {
     bound.signal_loss();
-    while !bound.has_process_ended() && bound.pid().is_some() && hold.state() != LockState::Lost {
+    while !bound.is_over() && bound.pid().is_some() && hold.state() != LockState::Lost {
         let left = hold.remaining();
         if left.is_zero() {
             break;
         }
-        inbox.wait_with(bound.sources(), Some(left.min(interval)))?;
+        inbox.wait_with(bound.source().into_iter().collect(), Some(left.min(interval)))?;
     }
     Ok(())
 }

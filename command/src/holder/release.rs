@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::shell::{self, Frame, HOLD_PID};
+use super::shell::{self, HOLD_PID};
 use crate::cli::ReleaseArguments;
 use crate::exit::{Exit, Failure};
 use crate::observe::table::answer;
@@ -31,9 +31,9 @@ pub(crate) fn run(arguments: &ReleaseArguments) -> Result<Exit, Failure> {
     if arguments.sh {
         // After a loss, the script holds the lock as little as after a release.
         let is_over = matches!(&released, Ok(_) | Err(Failure { exit: Exit::Lost | Exit::Unconfirmed, .. }));
-        let restored = pid.ok().filter(|_| is_over).map(|pid| shell::restoration(Frame::current(), pid));
+        let removed = pid.ok().filter(|_| is_over).map(|pid| shell::removal(pid, |name| std::env::var(name).ok()));
         let failed = released.as_ref().err().map(|failure| shell::failure(failure.exit.code()));
-        answer(&[restored, failed].into_iter().flatten().collect::<String>())?;
+        answer(&[removed, failed].into_iter().flatten().collect::<String>())?;
     }
     released
 }

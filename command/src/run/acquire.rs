@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread::Builder;
 use std::time::Duration;
 
-use zklock::{Client, Error, Result as ZkResult, Status, WaitsFor};
+use zklock::{Client, Error, Result as ZkResult, Status};
 
 use super::hold::{Hold, Target};
 use super::inbox::Inbox;
@@ -55,8 +55,6 @@ pub(crate) fn leave(client: Client) {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AcquireLimit {
     pub(crate) timeout: Option<Duration>,
-    /// The largest number of participants that may be ahead.
-    pub(crate) queue: Option<u64>,
     /// True if the message of a failure must name the holder of a lock, which takes two more round trips. The message
     /// of a semaphore names no holder, because it can have many.
     pub(crate) names_holder: bool,
@@ -76,7 +74,7 @@ pub(crate) fn acquire(
     let (started, waker) = (BootTime::now(), inbox.waker());
     let pending = target.start(limit.timeout, move || waker.wake())?;
     let mut progress = Progress::new(console, paths.first().map_or("", String::as_str));
-    let tick = (console.shows_progress() || limit.queue.is_some()).then_some(TICK);
+    let tick = console.shows_progress().then_some(TICK);
     loop {
         if let Some(result) = pending.poll() {
             console.clear();
@@ -91,7 +89,6 @@ pub(crate) fn acquire(
             };
         }
         wait(tick)?;
-        check_queue(target, limit.queue)?;
         progress.show(target);
     }
 }
@@ -126,15 +123,4 @@ fn find_holder(client: &Client, paths: &[String]) -> ZkResult<Option<(String, St
         }
     }
     Ok(None)
-}
-
-/// Gives up if too many participants are ahead.
-fn check_queue(target: &Target, limit: Option<u64>) -> Result<(), Failure> {
-    let (Some(limit), Some(waiting)) = (limit, target.waiting()) else { return Ok(()) };
-    if waiting.waits_for == WaitsFor::Node && waiting.count > limit {
-        let ahead = if waiting.count == 1 { "participant is" } else { "participants are" };
-        let message = format!("{} {ahead} ahead; --queue-limit is {limit}", waiting.count);
-        return Err(Failure::new(Exit::Busy, message));
-    }
-    Ok(())
 }

@@ -16,9 +16,6 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use super::policy::Limits;
 use crate::clock::BootTime;
 
-/// More than the length of the longest packet.
-const LARGEST: usize = 64;
-
 /// A message from the wrapper to the guardian.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Order {
@@ -89,17 +86,17 @@ impl Link {
                 environment.iter().flat_map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes(), b"\0"]);
             self.environment.write_all_at(&variables.collect::<Vec<_>>().concat(), 0)?;
         }
-        self.send(&order.encode())
+        self.send(order.encode())
     }
 
     pub(crate) fn report(&self, report: Report) -> io::Result<()> {
-        self.send(&report.encode())
+        self.send(report.encode())
     }
 
     /// Receives an order that has arrived. Returns an error with the kind `UnexpectedEof` if the other end is closed,
     /// and `WouldBlock` if no order has arrived.
     pub(crate) fn receive_order(&self) -> io::Result<Order> {
-        let mut order = Order::decode(&self.receive()?).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+        let mut order = Order::decode(self.receive()?).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
         if let Order::Start { environment, .. } = &mut order {
             let mut variables = vec![0; usize::try_from(self.environment.metadata()?.len()).unwrap_or(usize::MAX)];
             self.environment.read_exact_at(&mut variables, 0)?;
@@ -110,20 +107,21 @@ impl Link {
 
     /// Receives a report that has arrived, with the same errors as [`receive_order`](Self::receive_order).
     pub(crate) fn receive_report(&self) -> io::Result<Report> {
-        Report::decode(&self.receive()?).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+        Report::decode(self.receive()?).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
     }
 
-    fn send(&self, packet: &[u8]) -> io::Result<()> {
-        match send(&self.socket, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+    fn send(&self, packet: Packet) -> io::Result<()> {
+        let bytes = packet.map(u64::to_ne_bytes);
+        match send(&self.socket, bytes.as_flattened(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn receive(&self) -> io::Result<Vec<u8>> {
-        let mut packet = vec![0; LARGEST];
+    fn receive(&self) -> io::Result<Packet> {
+        let mut packet = [[0; 8]; 6];
         let length = loop {
-            match recv(&self.socket, &mut packet, RecvFlags::DONTWAIT) {
+            match recv(&self.socket, packet.as_flattened_mut(), RecvFlags::DONTWAIT) {
                 Ok((length, _)) => break length,
                 // The other end was closed before it had read everything. The kernel reports this once, before the
                 // packets that arrived.
@@ -131,11 +129,7 @@ impl Link {
                 Err(error) => return Err(error.into()),
             }
         };
-        if length == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        packet.truncate(length);
-        Ok(packet)
+        if length == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(packet.map(u64::from_ne_bytes)) }
     }
 }
 
@@ -145,83 +139,75 @@ impl AsFd for Link {
     }
 }
 
+/// A packet: the number of the message, and its fields. The fields that a message does not use are 0.
+type Packet = [u64; 6];
+
 impl Order {
-    fn encode(&self) -> Vec<u8> {
-        let mut packet = Vec::new();
+    fn encode(&self) -> Packet {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         match self {
-            Self::Start { limits, safe_until, .. } => {
-                packet.push(1);
-                for duration in [limits.grace, limits.loss_grace, limits.reserve, safe_until.since_boot()] {
-                    packet.extend(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).to_be_bytes());
-                }
-                packet.push(u8::from(limits.enforce));
+            Self::Start { limits: Limits { grace, loss_grace, reserve, enforce }, safe_until, .. } => {
+                let [grace, loss_grace, reserve] = [*grace, *loss_grace, *reserve].map(nanos);
+                [1, grace, loss_grace, reserve, safe_until.as_nanos(), u64::from(*enforce)]
             }
-            Self::Renew(until) => {
-                packet.push(2);
-                packet.extend(until.as_nanos().to_be_bytes());
-            }
-            Self::Signal(signal) => {
-                packet.push(3);
-                packet.extend(signal.to_be_bytes());
-            }
-            Self::End => packet.push(4),
-            Self::Kill => packet.push(5),
-            Self::Stop => packet.push(6),
-            Self::Continue => packet.push(7),
-            Self::ReportLoss => packet.push(8),
+            Self::Renew(until) => [2, until.as_nanos(), 0, 0, 0, 0],
+            Self::Signal(signal) => [3, u64::from(signal.cast_unsigned()), 0, 0, 0, 0],
+            Self::End => [4, 0, 0, 0, 0, 0],
+            Self::Kill => [5, 0, 0, 0, 0, 0],
+            Self::Stop => [6, 0, 0, 0, 0, 0],
+            Self::Continue => [7, 0, 0, 0, 0, 0],
+            Self::ReportLoss => [8, 0, 0, 0, 0, 0],
         }
-        packet
     }
 
-    fn decode(packet: &[u8]) -> Option<Self> {
-        let (&tag, mut rest) = packet.split_first()?;
-        Some(match tag {
-            1 => {
-                let grace = Duration::from_nanos(take_u64(&mut rest)?);
-                let loss_grace = Duration::from_nanos(take_u64(&mut rest)?);
-                let reserve = Duration::from_nanos(take_u64(&mut rest)?);
-                let safe_until = BootTime::from_nanos(take_u64(&mut rest)?);
-                let limits = Limits { grace, loss_grace, reserve, enforce: *rest.first()? != 0 };
-                Self::Start { limits, safe_until, environment: Vec::new() }
+    fn decode(packet: Packet) -> Option<Self> {
+        Some(match packet {
+            [1, grace, loss_grace, reserve, safe_until, enforce] => {
+                let [grace, loss_grace, reserve] = [grace, loss_grace, reserve].map(Duration::from_nanos);
+                let limits = Limits { grace, loss_grace, reserve, enforce: enforce != 0 };
+                Self::Start { limits, safe_until: BootTime::from_nanos(safe_until), environment: Vec::new() }
             }
-            2 => Self::Renew(BootTime::from_nanos(take_u64(&mut rest)?)),
-            3 => Self::Signal(take_i32(&mut rest)?),
-            4 => Self::End,
-            5 => Self::Kill,
-            6 => Self::Stop,
-            7 => Self::Continue,
-            8 => Self::ReportLoss,
+            [2, until, ..] => Self::Renew(BootTime::from_nanos(until)),
+            [3, signal, ..] => Self::Signal(number(signal)?.cast_signed()),
+            [4, ..] => Self::End,
+            [5, ..] => Self::Kill,
+            [6, ..] => Self::Stop,
+            [7, ..] => Self::Continue,
+            [8, ..] => Self::ReportLoss,
             _ => return None,
         })
     }
 }
 
 impl Report {
-    fn encode(self) -> Vec<u8> {
+    fn encode(self) -> Packet {
         let (tag, first, second) = match self {
-            Self::Started(pid) => (1, pid, 0),
-            Self::NotStarted(error) => (2, error, 0),
+            Self::Started(pid) => (1, pid.cast_unsigned(), 0),
+            Self::NotStarted(error) => (2, error.cast_unsigned(), 0),
             Self::LeaseOver => (3, 0, 0),
-            Self::Exited(Ending::Code(code)) => (4, i32::from(code), 0),
-            Self::Exited(Ending::Signal(signal)) => (6, signal, 0),
-            Self::Gone { left_behind, survivors } => (5, left_behind.cast_signed(), survivors),
+            Self::Exited(Ending::Code(code)) => (4, u32::from(code), 0),
+            Self::Exited(Ending::Signal(signal)) => (5, signal.cast_unsigned(), 0),
+            Self::Gone { left_behind, survivors } => (6, left_behind, survivors),
         };
-        [&[tag][..], &first.to_be_bytes(), &second.to_be_bytes()].concat()
+        [tag, u64::from(first), u64::from(second), 0, 0, 0]
     }
 
-    fn decode(packet: &[u8]) -> Option<Self> {
-        let (&tag, mut rest) = packet.split_first()?;
-        let (first, second) = (take_i32(&mut rest)?, take_i32(&mut rest)?);
+    fn decode([tag, first, second, ..]: Packet) -> Option<Self> {
+        let (first, second) = (number(first)?, number(second)?);
         Some(match tag {
-            1 => Self::Started(first),
-            2 => Self::NotStarted(first),
+            1 => Self::Started(first.cast_signed()),
+            2 => Self::NotStarted(first.cast_signed()),
             3 => Self::LeaseOver,
             4 => Self::Exited(Ending::Code(u8::try_from(first).ok()?)),
-            6 => Self::Exited(Ending::Signal(first)),
-            5 => Self::Gone { left_behind: first.cast_unsigned(), survivors: second.cast_unsigned() },
+            5 => Self::Exited(Ending::Signal(first.cast_signed())),
+            6 => Self::Gone { left_behind: first, survivors: second },
             _ => return None,
         })
     }
+}
+
+fn number(field: u64) -> Option<u32> {
+    u32::try_from(field).ok()
 }
 
 /// Splits `name=value`.
@@ -229,18 +215,6 @@ fn variable(bytes: &[u8]) -> Option<(String, OsString)> {
     let equals = bytes.iter().position(|&byte| byte == b'=')?;
     let (name, value) = bytes.split_at_checked(equals)?;
     Some((String::from_utf8(name.to_vec()).ok()?, OsString::from_vec(value.get(1..)?.to_vec())))
-}
-
-fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
-    let (first, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(u64::from_be_bytes(*first))
-}
-
-fn take_i32(bytes: &mut &[u8]) -> Option<i32> {
-    let (first, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(i32::from_be_bytes(*first))
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ use self::hold::{Hold, Target};
 pub(crate) use self::hold::{Mode, paths};
 use self::inbox::Inbox;
 use self::link::Ending;
+use self::nesting::Held;
 use self::notify::ServiceManager;
 use self::once::Decision;
 pub(crate) use self::once::{Record, Run, RunResult, record_path};
@@ -65,13 +66,12 @@ pub(crate) struct Job {
     pub(crate) command: Option<Vec<OsString>>,
     /// The time limit of the acquire.
     pub(crate) timeout: Option<Duration>,
-    pub(crate) queue_limit: Option<u64>,
     pub(crate) options: JobArguments,
 }
 
 /// Runs the job and returns why it ended.
 pub(crate) fn run(job: &Job, console: &Console) -> Result<Exit, Failure> {
-    let held = nesting::check(std::env::var_os(nesting::HELD).as_deref(), &job.settings.servers, &job.paths)?;
+    let held = Held::check(std::env::var_os(nesting::HELD).as_deref(), &job.settings.servers, &job.paths)?.value(None);
     if job.options.once_per.is_some() && !job.mode.is_exclusive() {
         return Err(Failure::usage(
             "--once-per needs a lock that only one participant can hold: a mutex, -x or --semaphore 1",
@@ -142,14 +142,6 @@ const UNKNOWN: &str = "the run did not start, but it may be in the record and co
 const RECORD_TIMEOUTS: u32 = 3;
 /// The time between two of these attempts.
 const RECORD_PAUSE: Duration = Duration::from_millis(100);
-
-/// Whether the lock is held at the end of `--min-hold`.
-enum Kept {
-    /// The lock is still held, as far as this process knows.
-    Held,
-    /// The lock was certainly held when the command ended, and was lost later.
-    LostAfterEnd,
-}
 
 /// The process that has the session.
 struct Wrapper<'a> {
@@ -251,11 +243,7 @@ impl Wrapper<'_> {
             // The end of the session deletes what is left of the hold.
             return Ok(exit);
         }
-        let exit = if is_recorded { exit } else { unconfirmed(exit) };
-        match self.keep_hold(client, &hold, acquired)? {
-            Kept::Held => self.release(client, &hold, session, exit),
-            Kept::LostAfterEnd => Ok(exit),
-        }
+        self.release(client, &hold, session, if is_recorded { exit } else { unconfirmed(exit) })
     }
 
     /// Releases the lock after the command has ended. A signal ends the wait for the servers.
@@ -317,7 +305,7 @@ impl Wrapper<'_> {
         let timeout = deadline.map(|deadline| deadline - BootTime::now()).or(self.job.timeout);
         // `try` has no guardian. It sends as few requests as possible.
         let names_holder = self.guardian.is_some() && !self.console.is_quiet();
-        let limit = AcquireLimit { timeout, queue: self.job.queue_limit, names_holder };
+        let limit = AcquireLimit { timeout, names_holder };
         let wait = |limit| {
             self.wait(limit)?;
             if is_revoked.load(Ordering::Relaxed) {
@@ -611,39 +599,6 @@ impl Wrapper<'_> {
         let node = self.answer_or_signal(client.start_read_node(&path)?)?;
         let Some(Ok(node)) = node else { return Ok(None) };
         Ok(Some(Record::parse(path, node.as_ref()).is_ok_and(|written| written.has_same_run(record))))
-    }
-
-    /// Returns whether the servers have confirmed now that all nodes of the hold exist.
-    fn is_on_servers(&self, client: &Client, hold: &Hold) -> Result<bool, Failure> {
-        for node in hold.nodes().unwrap_or_default() {
-            if !matches!(self.answer_or_signal(client.start_read_node(&node)?)?, Some(Ok(Some(_)))) {
-                return Ok(false);
-            }
-        }
-        Ok(hold.state() == zklock::LockState::Held)
-    }
-
-    /// Keeps the lock until the time of `--min-hold` is over. A signal ends the wait.
-    fn keep_hold(&self, client: &Client, hold: &Hold, acquired: BootTime) -> Result<Kept, Failure> {
-        let Some(min_hold) = self.job.options.min_hold else { return Ok(Kept::Held) };
-        // A loss that the servers report only now may have preceded the end of the command.
-        let is_confirmed = self.is_on_servers(client, hold)?;
-        if is_confirmed {
-            self.console.step("the command has ended; the lock is kept for --min-hold");
-        }
-        loop {
-            if hold.state() == zklock::LockState::Lost {
-                if !is_confirmed {
-                    return Ok(Kept::Held);
-                }
-                self.console.warn("the lock was lost during --min-hold, after the command had ended");
-                return Ok(Kept::LostAfterEnd);
-            }
-            let left = min_hold.saturating_sub(BootTime::now() - acquired);
-            if left.is_zero() || self.is_interrupted.get() || self.pause(Some(left))? {
-                return Ok(Kept::Held);
-            }
-        }
     }
 }
 
