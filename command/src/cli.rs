@@ -19,7 +19,9 @@ Examples:
 
   zklock run /locks/nightly -- ./report.sh         wait for the lock, then run the report
   zklock run -n /locks/nightly -- ./report.sh      run it only if nobody holds the lock
-  zklock run -w 5m /locks/deploy -- make deploy    wait for at most five minutes
+  zklock run -w 5m /locks/import -- ./import.sh    wait for at most five minutes
+  zklock run --leave-running /locks/deploy -- make deploy
+                                                   what it starts in the background keeps running
   zklock run --once-per day /locks/nightly -- ./report.sh
                                                    on many hosts: only one of them runs it each day
   zklock run /locks/db -c 'dump | gzip > db.gz'    through a shell
@@ -393,6 +395,9 @@ pub(crate) struct JobArguments {
     /// End the command after this time. It gets TERM, and KILL after the grace period.
     #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
     pub(crate) max_hold: Option<Duration>,
+    /// Do not end the processes that the command leaves behind when it ends. From then on, they run without the lock.
+    #[arg(long)]
+    pub(crate) leave_running: bool,
     /// The action when the lock is lost: TERM and then KILL, KILL at once, or nothing.
     #[arg(long, value_name = "ACTION", default_value = "term")]
     pub(crate) on_lost: OnLost,

@@ -89,6 +89,13 @@ impl Console {
         }
     }
 
+    /// Prints something that is no error.
+    pub(crate) fn notice(&self, text: &str) {
+        if self.verbosity > Verbosity::Quiet {
+            self.warn(text);
+        }
+    }
+
     /// Prints something that went wrong, also with `-q`: what a lock protects may be incomplete.
     pub(crate) fn warn(&self, text: &str) {
         self.event("warning", json!({"message": text}));

@@ -139,6 +139,13 @@ impl Running {
         output
     }
 
+    /// Reads standard error until all processes have closed it.
+    pub(crate) fn standard_error(&mut self) -> String {
+        let mut errors = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        errors
+    }
+
     /// Waits for the end of the wrapper, and of all processes that have its standard output.
     #[track_caller]
     pub(crate) fn output(mut self) -> Output {

@@ -286,5 +286,8 @@ fn quiet_prints_what_zklock_does_to_the_command() {
     assert_eq!(output.status.code(), Some(79), "{errors}");
     assert_eq!(errors, "zklock: the lock is lost, so the command is ended\n");
     let left = code(&["run", "-q", &path, "sh", "-c", "sleep 60 & exit 3"]);
-    assert_eq!(left, (3, "zklock: ended 1 process that the command left behind\n".to_owned()));
+    assert_eq!(
+        left,
+        (3, "zklock: ended 1 process that the command left behind; --leave-running leaves them alone\n".to_owned())
+    );
 }

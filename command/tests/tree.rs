@@ -88,6 +88,29 @@ fn consul_4643_what_a_command_leaves_behind_ends_before_the_release() {
 }
 
 #[test]
+fn what_a_command_leaves_behind_runs_on_if_the_user_wants_it() {
+    let (path, script) = (path("daemon"), "(setsid sleep 60 >/dev/null 2>&1 &); exit 3");
+    let mut call = zklock(&["run", "--leave-running", &path, "sh", "-c", script]).start();
+    assert_eq!(call.wait(), 3);
+    wait_for_queue(&mut raw(), &path, 0);
+    wait_until(TEST_TIMEOUT, || call.processes().len() == 1);
+    assert_eq!(call.process("sleep").name, "sleep");
+    let errors = call.standard_error();
+    assert_eq!(
+        errors,
+        "zklock: 1 process that the command left behind may run on without the lock (--leave-running)\n"
+    );
+    // A command that zklock ends leaves nothing behind.
+    let mut call = zklock(&["run", "-q", "--leave-running", "--for", "300ms", &path, "sh", "-c", DAEMON]).start();
+    assert_eq!(call.wait(), 0, "the command ends before its time");
+    assert!(!call.tree().is_empty());
+    let script = format!("{DAEMON}; sleep 60");
+    let mut call = zklock(&["run", "--leave-running", "--for", "2s", &path, "sh", "-c", &script]).start();
+    assert_eq!(call.wait(), 143);
+    assert_eq!(call.tree(), []);
+}
+
+#[test]
 fn a_tree_that_ignores_term_is_killed_after_the_grace() {
     let mut call = start(&["--for", "2s", "--grace", "100ms"], "trap '' TERM; while :; do sleep 0.1; done", 1);
     assert_eq!(call.wait(), 137);

@@ -43,15 +43,17 @@ fn has_terminal() -> bool {
 }
 
 impl Guardian {
-    /// Starts the guardian for a command. `mask` is the signal mask that the command gets. Call this function before
-    /// the process has a second thread.
-    pub(crate) fn start(command: &[OsString], mask: Mask) -> Result<Self, Failure> {
+    /// Starts the guardian for a command. `mask` is the signal mask that the command gets. If `leaves_running` is true, the
+    /// guardian does not end the processes that the command leaves behind. Call this function before the process has a
+    /// second thread.
+    pub(crate) fn start(command: &[OsString], mask: Mask, leaves_running: bool) -> Result<Self, Failure> {
         tree::check_proc()?;
         let failed = |error: io::Error| Failure::system("starting the guardian process", error);
         set_child_subreaper(Some(getpid())).map_err(|error| failed(error.into()))?;
         let mut tree = Tree::new();
         let (link, other_end) = Link::pair().map_err(failed)?;
-        let cgroup = cgroup::locate();
+        // A control group cannot be removed while processes of it keep running.
+        let cgroup = if leaves_running { None } else { cgroup::locate() };
         let group = match (has_terminal(), own_group()) {
             (false, _) => Group::New,
             (true, Some(group)) => Group::Wrapper(group),
@@ -67,7 +69,11 @@ impl Guardian {
                     // A signal to the process group of the wrapper, even KILL, does not reach the guardian.
                     let _ = setpgid(None, None);
                 }
-                guardian_process::run(other_end, guardian_process::Wrapper { group, mask, cgroup }, command)
+                guardian_process::run(
+                    other_end,
+                    guardian_process::Wrapper { group, mask, cgroup, leaves_running },
+                    command,
+                )
             }
             pid => {
                 let pid = Pid::from_raw(pid).ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;

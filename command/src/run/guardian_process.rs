@@ -30,6 +30,8 @@ pub(crate) struct Wrapper {
     pub(crate) mask: Mask,
     /// Where the control group of the command would be.
     pub(crate) cgroup: Option<PathBuf>,
+    /// True if the processes that the command leaves behind keep running.
+    pub(crate) leaves_running: bool,
 }
 
 /// The command and its tree.
@@ -41,6 +43,7 @@ struct Job {
     /// The guardian writes to this pipe when the lock is lost. The command reads from the other end.
     status: Option<OwnedFd>,
     left_behind: u32,
+    leaves_running: bool,
     cgroup: Option<PathBuf>,
 }
 
@@ -140,7 +143,8 @@ impl Guardian {
         match child::start(command, environment, origin) {
             Ok(pid) => {
                 child::leave_standard_streams();
-                self.job = Some(Job { pid, ending: None, policy, status: Some(writer), left_behind: 0, cgroup });
+                let (status, leaves_running) = (Some(writer), wrapper.leaves_running);
+                self.job = Some(Job { pid, ending: None, policy, status, left_behind: 0, leaves_running, cgroup });
                 self.report(Report::Started(pid));
             }
             Err(error) => {
@@ -183,7 +187,10 @@ impl Guardian {
             if !job.policy.is_ending() {
                 job.left_behind = u32::try_from(left_behind).unwrap_or(u32::MAX);
             }
-            job.policy.end(BootTime::now());
+            // If the command was ended, the rest of its tree ends too.
+            if !job.leaves_running || job.policy.is_ending() {
+                job.policy.end(BootTime::now());
+            }
         }
     }
 
@@ -192,7 +199,8 @@ impl Guardian {
     fn act(&mut self) -> Option<Option<BootTime>> {
         loop {
             let Some(job) = &mut self.job else { return self.link.as_ref().map(|_| None) };
-            if job.ending.is_some() && self.tree.is_empty() {
+            let is_left = job.leaves_running && !job.policy.is_ending();
+            if job.ending.is_some() && (is_left || self.tree.is_empty()) {
                 self.finish(0);
                 return None;
             }

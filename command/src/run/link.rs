@@ -48,8 +48,8 @@ pub(crate) enum Report {
     LeaseOver,
     /// The command has ended.
     Exited(Ending),
-    /// No process of the tree is left, except for `survivors`. The guardian ended `left_behind` processes after the
-    /// command had ended.
+    /// The guardian has nothing left to do. When the command ended, it left `left_behind` processes behind, and
+    /// `survivors` did not end after KILL.
     Gone { left_behind: u32, survivors: u32 },
 }
 

@@ -86,7 +86,8 @@ pub(crate) fn run(job: &Job, console: &Console) -> Result<Exit, Failure> {
         None => TimeZone::UTC,
     };
     let (signals, mask) = signals::block()?;
-    let guardian = job.command.as_deref().map(|command| Guardian::start(command, mask)).transpose()?;
+    let guardian =
+        job.command.as_deref().map(|command| Guardian::start(command, mask, job.options.leave_running)).transpose()?;
     let owner = Owner::current(&job.command_name());
     let socket = std::env::var_os(notify::SOCKET).filter(|_| job.options.notify);
     let service = ServiceManager::connect(socket.as_deref())?;
@@ -224,6 +225,7 @@ impl Wrapper<'_> {
             on_lost: self.job.options.on_lost,
             on_suspend: self.job.options.on_suspend,
             max_hold: self.job.options.max_hold,
+            leaves_running: self.job.options.leave_running,
             is_revoked: &is_revoked,
         };
         let outcome = supervision.run(environment).map_err(|failure| {

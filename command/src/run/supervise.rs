@@ -60,6 +60,7 @@ pub(crate) struct Supervision<'a> {
     pub(crate) on_lost: OnLost,
     pub(crate) on_suspend: OnSuspend,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) leaves_running: bool,
     /// Set when another participant asks for the lock.
     pub(crate) is_revoked: &'a AtomicBool,
 }
@@ -316,8 +317,16 @@ impl Supervision<'_> {
     }
 
     fn describe_tree(&self, left_behind: u32, survivors: u32) {
-        if left_behind > 0 {
-            self.console.warn(&format!("ended {} that the command left behind", processes(left_behind)));
+        match processes(left_behind) {
+            _ if left_behind == 0 => {}
+            count if self.leaves_running => {
+                self.console.notice(&format!(
+                    "{count} that the command left behind may run on without the lock (--leave-running)"
+                ));
+            }
+            count => self
+                .console
+                .warn(&format!("ended {count} that the command left behind; --leave-running leaves them alone")),
         }
         if survivors > 0 {
             self.console.warn(&format!("{} did not end after KILL", processes(survivors)));
