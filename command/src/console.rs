@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::termios::{isatty, tcgetwinsize};
 use serde_json::{Value, json};
 
+use crate::duration;
 use crate::exit::Failure;
 use crate::output::Output;
 use crate::owner::printable_line;
@@ -17,6 +18,8 @@ use crate::process;
 
 /// The end of the command waits for at most this time until its last lines are written.
 const LAST_LINES: Duration = Duration::from_secs(1);
+/// An attempt to connect that takes longer is shown on a terminal.
+const SLOW_CONNECT: Duration = Duration::from_secs(1);
 /// The number of columns of a terminal that does not know its size.
 const USUAL_WIDTH: usize = 80;
 
@@ -125,6 +128,14 @@ impl Console {
         let line: String = printable_line(text).chars().take(columns.saturating_sub(1)).collect();
         self.write(format!("\r{line}\x1b[K"));
         self.has_progress.set(true);
+    }
+
+    /// Shows that the servers have not answered for this time.
+    pub(crate) fn connecting(&self, servers: &str, lasts: Duration) {
+        if lasts >= SLOW_CONNECT {
+            let lasts = duration::show(Duration::from_secs(lasts.as_secs()));
+            self.progress(&format!("connecting for {lasts} to {servers} ..."));
+        }
     }
 
     /// Removes the progress line.

@@ -2,7 +2,9 @@
 //! precedence over a variable of the environment, and a variable over the options file.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
+use zklock::internal::{read_options, time_with_units};
 use zklock::{Config, ConfigOption};
 
 use crate::cli::Connection;
@@ -13,11 +15,20 @@ const SERVERS: &str = "ZKLOCK_SERVERS";
 /// The variable with the name of the options file.
 const CONFIG: &str = "ZKLOCK_CONFIG";
 
+/// The option with the time limit for connecting, and its default.
+const CONNECT_TIMEOUT: &str = "connect.timeout";
+const USUAL_CONNECT: Duration = Duration::from_secs(10);
+/// How long a call that does not wait for the lock may connect: one second until the connection is open, and one second
+/// until the server has answered. If the user sets `connect.timeout`, this time counts.
+const NONBLOCK_CONNECT: Duration = Duration::from_secs(2);
+
 /// The servers and the options of a client.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) servers: String,
     pub(crate) config: Config,
+    /// The value of `connect.timeout`, if the user has set it.
+    connect_timeout: Option<Duration>,
 }
 
 impl Settings {
@@ -38,28 +49,47 @@ impl Settings {
         let servers = servers.ok_or_else(|| {
             Failure::usage(format!("no servers are given; use --servers HOST:PORT,... or set {SERVERS}"))
         })?;
-        let mut config = Config::new();
+        let (mut config, mut connect_timeout) = (Config::new(), None);
+        let mut set = |name: &str, value: &str| {
+            config.set(name, value)?;
+            if name == CONNECT_TIMEOUT {
+                connect_timeout = value.parse().ok().map(Duration::from_millis).or_else(|| time_with_units(value));
+            }
+            Ok::<(), zklock::Error>(())
+        };
         let file = match &arguments.config {
             Some(file) => Some(file.clone()),
             None => environment(CONFIG).map(Into::into),
         };
         if let Some(file) = file {
-            config.load(file)?;
+            for (name, value) in read_options(file)? {
+                set(&name, &value)?;
+            }
         }
         for option in ConfigOption::ALL {
             let name = variable_name(option.name);
             if let Some(value) = variable(&name)? {
                 let wrong = |error: zklock::Error| Failure::usage(format!("the variable {name}: {}", error.message()));
-                config.set(option.name, &value).map_err(wrong)?;
+                set(option.name, &value).map_err(wrong)?;
             }
         }
         for (name, value) in &arguments.options {
             if let Some(option) = ConfigOption::secret(name) {
                 return Err(visible_secret(name, option));
             }
-            config.set(name, value).map_err(|error| Failure::usage(format!("--option: {}", error.message())))?;
+            set(name, value).map_err(|error| Failure::usage(format!("--option: {}", error.message())))?;
         }
-        Ok(Self { servers, config })
+        Ok(Self { servers, config, connect_timeout })
+    }
+
+    /// Returns the options of a client for a call with this time limit, which also limits the connecting.
+    pub(crate) fn config_within(&self, timeout: Option<Duration>) -> Config {
+        let limit = match timeout {
+            None => return self.config.clone(),
+            Some(Duration::ZERO) => self.connect_timeout.unwrap_or(NONBLOCK_CONNECT),
+            Some(timeout) => self.connect_timeout.unwrap_or(USUAL_CONNECT).min(timeout),
+        };
+        self.config.clone().connect_timeout(limit.max(Duration::from_millis(1)))
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use zklock_test_support::{Proxy, ZooKeeper, flags, wait_until};
 
-use crate::common::{TEST_TIMEOUT, code, file, path, queue, raw, wait_for_queue, zklock, zklock_on};
+use crate::common::{TEST_TIMEOUT, code, code_in_time, file, path, queue, raw, wait_for_queue, zklock, zklock_on};
 
 #[test]
 fn consul_947_the_exit_code_is_that_of_the_command() {
@@ -110,7 +110,7 @@ fn a_busy_lock_is_75_or_the_code_of_the_user() {
     // If the server of a busy machine does not answer in time, the message names only the node.
     for (options, expected) in [(&["-n"][..], ": held by "), (&["-w", "1s"], " ms; held by ")] {
         wait_until(TEST_TIMEOUT, || {
-            let (busy, errors) = code(&[&["run"], options, &[&path, "false"]].concat());
+            let (busy, errors) = code_in_time(&[&["run"], options, &[&path, "false"]].concat());
             assert_eq!(busy, 75, "{errors}");
             assert!(errors.starts_with(&format!("zklock: {path}: ")) && errors.contains(expected), "{errors}");
             errors.contains(&format!(":{} (sleep) for ", holder.pid()))

@@ -8,7 +8,8 @@ use rustix::pipe::PipeFlags;
 use zklock_test_support::{Proxy, ZooKeeper, wait_until};
 
 use crate::common::{
-    Call, Running, TEST_TIMEOUT, code, path, process, program, queue, raw, send, wait_for_queue, zklock, zklock_on,
+    Call, Running, TEST_TIMEOUT, code, code_in_time, path, process, program, queue, raw, send, wait_for_queue, zklock,
+    zklock_on,
 };
 
 /// The shells of this machine.
@@ -65,7 +66,7 @@ fn a_script_that_gets_no_lock_does_not_go_on() {
         let output = script("/bin/sh", &path, &text).output();
         assert_eq!((output.status.code(), output.stdout), (Some(64), Vec::new()), "{wrong}");
     }
-    assert_eq!(code(&["hold", "-w", "1s", &path]).0, 75);
+    assert_eq!(code_in_time(&["hold", "-w", "1s", &path]).0, 75);
     assert_eq!(code(&["hold", "no/path"]).0, 64);
     assert_eq!(code(&["hold", "--pid", "2000000000", &path]).0, 64);
 }

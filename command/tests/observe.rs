@@ -9,7 +9,7 @@ use zklock_test_support::{
     Direction, Proxy, RawClient, Verdict, ZooKeeper, assert_not_late, flags, permissions, wait_until,
 };
 
-use crate::common::{TEST_TIMEOUT, code, path, raw, wait_for_queue, zklock, zklock_on};
+use crate::common::{TEST_TIMEOUT, code, code_in_time, path, raw, wait_for_queue, zklock, zklock_on};
 
 /// A number of nodes that a careless program would read one by one, with all their data.
 const MANY: usize = 10_000;
@@ -261,7 +261,7 @@ fn a_directory_of_leases_that_may_not_be_read_does_not_hide_the_lock() {
     let text = output(&["status", &lock]);
     assert!(text.contains(&format!("mutex, 1 holder, 0 waiting; {leases} is not readable")), "{text}");
     assert_eq!(json(&["status", "--json", &lock])["not_readable"], serde_json::json!([leases]));
-    let (busy, errors) = code(&["wait", "-w", "3s", &lock]);
+    let (busy, errors) = code_in_time(&["wait", "-w", "3s", &lock]);
     assert_eq!(busy, 75, "{errors}");
     let (denied, errors) = code(&["wait", "-w", "60s", "--semaphore", "2", &lock]);
     assert!(denied == 77 && errors.contains(&leases), "{errors}");
@@ -283,7 +283,7 @@ fn text_of_others_does_not_reach_the_terminal_raw() {
     }]});
     raw.create(&format!("{path}-runs"), record.to_string().as_bytes(), flags::PERSISTENT).unwrap();
     raw.create(&format!("{path}/{}", curator("lock-")), text.as_bytes(), flags::EPHEMERAL_SEQUENTIAL).unwrap();
-    let (busy, errors) = code(&["run", "-w", "1s", &path, "true"]);
+    let (busy, errors) = code_in_time(&["run", "-w", "1s", &path, "true"]);
     assert_eq!(busy, 75);
     let shown = [output(&["status", &path]), output(&["ls", &path]), errors];
     for text in shown {
@@ -299,7 +299,7 @@ fn a_wait_ends_when_the_lock_is_free_and_writes_nothing() {
     holder.wait_for_tree(1);
     let next = zklock(&["run", &path, "sleep", "60"]).start();
     wait_for_queue(&mut raw, &path, 2);
-    let (busy, errors) = code(&["wait", "-w", "1s", &path]);
+    let (busy, errors) = code_in_time(&["wait", "-w", "1s", &path]);
     assert_eq!(busy, 75);
     let expected = format!("zklock: {path}: not free within 1s; held by ");
     assert!(errors.starts_with(&expected) && errors.contains(&format!(":{} (sleep) for ", holder.pid())), "{errors}");

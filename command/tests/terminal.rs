@@ -188,6 +188,18 @@ fn the_wait_is_one_line_that_updates_itself() {
     assert!(screen.split('\r').all(|line| line.trim_end_matches("\x1b[K").chars().count() < 80), "{screen:?}");
 }
 
+#[test]
+fn a_slow_connect_is_shown() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = listener.local_addr().unwrap().to_string();
+    for call in [&["run", "/a", "true"][..], &["status", "/a"], &["hold", "/a"]] {
+        let (mut terminal, mut call) = Terminal::start(zklock_on(&silent, call));
+        terminal.wait_for(&format!("connecting for 1s to {silent} ..."));
+        terminal.press("\x03");
+        assert!([130, 1002].contains(&call.wait()));
+    }
+}
+
 /// A serial console, for example, does not know its size.
 #[test]
 fn a_terminal_without_a_size_shows_the_whole_line_of_the_wait() {

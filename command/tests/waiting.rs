@@ -96,6 +96,35 @@ fn a_signal_ends_an_attempt_to_connect() {
     assert_eq!(call.wait(), 143);
 }
 
+/// The time limit includes the time for connecting. The server accepts connections and never answers.
+#[test]
+fn a_server_that_does_not_answer_delays_no_call_beyond_its_time_limit() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = listener.local_addr().unwrap().to_string();
+    let calls: [&[&str]; 6] = [
+        &["run", "-w", "1s", "/a", "true"],
+        &["run", "-n", "/a", "true"],
+        &["try", "/a"],
+        &["wait", "-w", "1s", "/a"],
+        &["wait", "-w", "0", "/a"],
+        &["hold", "-w", "1s", "--for", "1s", "/a"],
+    ];
+    let since = Instant::now();
+    let started = calls.map(|arguments| {
+        let mut call = zklock_on(&silent, arguments);
+        call.command().env_remove("ZKLOCK_CONNECT_TIMEOUT");
+        call.start()
+    });
+    for (call, arguments) in started.into_iter().zip(calls) {
+        let output = call.output();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(69), "{arguments:?}: {errors}");
+        assert!(errors.contains(&format!("no answer from {silent} within ")), "{errors}");
+    }
+    // Without a limit, a call connects for ten seconds.
+    assert_not_late(since.elapsed(), Duration::from_secs(5));
+}
+
 #[test]
 fn a_waiter_runs_its_command_after_the_holder() {
     let (path, mut raw) = (path("next"), raw());

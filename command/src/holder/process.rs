@@ -40,22 +40,25 @@ impl HolderProcess<'_> {
         // If no descriptor were left after the acquire, the process would keep the streams of the caller open.
         let null = OpenOptions::new().read(true).write(true).open("/dev/null");
         let null = null.map_err(|error| Failure::system("opening /dev/null", error))?;
-        let client = connect(self.settings, &inbox, || self.wait(&inbox, None))?;
-        let result = self.run_with(&client, &inbox, &null);
+        let waiting = &self.arguments.waiting;
+        let timeout = if waiting.nonblock { Some(Duration::ZERO) } else { waiting.timeout };
+        let started = BootTime::now();
+        let wait = |limit| self.wait(&inbox, limit);
+        let client = connect(self.settings, timeout, &console(self.arguments), &inbox, wait)?;
+        let timeout = timeout.map(|timeout| timeout.saturating_sub(BootTime::now() - started));
+        let result = self.run_with(&client, timeout, &inbox, &null);
         if result.is_err() {
             leave(client);
         }
         result
     }
 
-    fn run_with(self, client: &Client, inbox: &Inbox, null: &File) -> Result<Exit, Failure> {
+    fn run_with(self, client: &Client, timeout: Option<Duration>, inbox: &Inbox, null: &File) -> Result<Exit, Failure> {
         let command = self.bound.process_name().unwrap_or_else(|| "zklock".to_owned());
         let owner = Owner::current(&command);
         let target = Target::new(client, self.mode, self.paths)?;
         let queued = wall_time();
         target.set_data(&owner.data(queued, None))?;
-        let waiting = &self.arguments.waiting;
-        let timeout = if waiting.nonblock { Some(Duration::ZERO) } else { waiting.timeout };
         let limit = AcquireLimit { timeout, names_holder: !self.arguments.quiet };
         let wait = |limit| self.wait(inbox, limit);
         let (hold, waited) = acquire(client, &target, self.paths, limit, &console(self.arguments), inbox, wait)?;

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use zklock::{Client, Status};
 
-use super::connect;
+use super::connect_with;
 use crate::cli::WaitArguments;
 use crate::clock::BootTime;
+use crate::console::{Console, Verbosity};
 use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::run::acquire::leave;
+use crate::settings::Settings;
 use crate::survey::{Content, Entry, Kind, Role, Survey, read_contents};
 
 /// After the time limit, a check of the lock waits for each answer for as long as an acquire with timeout 0.
@@ -26,22 +28,25 @@ pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
             arguments.qty
         )));
     }
-    let client = connect(&arguments.connection)?;
-    let Some(limit) = arguments.timeout else { return wait(&client, arguments) };
+    let deadline = arguments.timeout.map(|timeout| BootTime::now() + timeout);
+    let settings = Settings::read(&arguments.connection, |name| std::env::var_os(name))?;
+    let client = connect_with(&settings, arguments.timeout, &Console::new(Verbosity::Normal, false))?;
+    let Some(limit) = arguments.timeout else { return wait(&client, arguments, None) };
     let (sender, result) = mpsc::channel();
     let of_thread = (client.clone(), arguments.clone());
     // The thread ends with this process if the server stays silent.
     let waiting = Builder::new().spawn(move || {
         let (client, arguments) = of_thread;
         // The other end may have given up.
-        let _ = sender.send(wait(&client, &arguments));
+        let _ = sender.send(wait(&client, &arguments, deadline));
     });
     if let Err(error) = waiting {
         leave(client);
         return Err(Failure::system("starting a thread", error));
     }
     let answers = || client.metrics().map_or(0, |metrics| metrics.answers);
-    let (mut received, mut seen) = (result.recv_timeout(limit), None);
+    let left = deadline.map_or(limit, |deadline| deadline - BootTime::now());
+    let (mut received, mut seen) = (result.recv_timeout(left), None);
     // A check of the lock needs several answers, and may continue while they arrive.
     while received.is_err() && seen != Some(answers()) {
         seen = Some(answers());
@@ -54,8 +59,7 @@ pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
     })
 }
 
-fn wait(client: &Client, arguments: &WaitArguments) -> Result<Exit, Failure> {
-    let deadline = arguments.timeout.map(|timeout| BootTime::now() + timeout);
+fn wait(client: &Client, arguments: &WaitArguments, deadline: Option<BootTime>) -> Result<Exit, Failure> {
     let mut directory = arguments.path.clone();
     loop {
         // The list is older than the survey. A change that the survey does not show therefore ends the wait at once.

@@ -15,21 +15,27 @@ use crate::exit::{Exit, Failure};
 use crate::settings::Settings;
 use crate::survey::{Survey, read_contents};
 
-/// Connects. `wait` waits until something happens, and fails if the attempt must end. Later changes of the session also
-/// wake the process.
+/// Connects within the time limit of the call, and shows on a terminal that this takes long. `wait` waits until something
+/// happens, for at most the given time, and fails if the attempt must end. Later changes of the session also wake the
+/// process.
 pub(crate) fn connect(
     settings: &Settings,
+    timeout: Option<Duration>,
+    console: &Console,
     inbox: &Inbox,
-    wait: impl Fn() -> Result<(), Failure>,
+    wait: impl Fn(Option<Duration>) -> Result<(), Failure>,
 ) -> Result<Client, Failure> {
-    let waker = inbox.waker();
-    let config = settings.config.clone().on_event(move |_| waker.wake());
+    let (started, waker) = (BootTime::now(), inbox.waker());
+    let config = settings.config_within(timeout).on_event(move |_| waker.wake());
     let connecting = Client::start_connect(&settings.servers, &config)?;
     let waker = inbox.waker();
     connecting.on_done(move || waker.wake())?;
+    let tick = console.shows_progress().then_some(TICK);
     while !connecting.is_over() {
-        wait()?;
+        wait(tick)?;
+        console.connecting(&settings.servers, BootTime::now() - started);
     }
+    console.clear();
     Ok(connecting.wait()?)
 }
 

@@ -17,7 +17,7 @@ pub(crate) mod nesting;
 mod notify;
 mod once;
 pub(crate) mod policy;
-mod progress;
+pub(crate) mod progress;
 pub(crate) mod signals;
 mod supervise;
 mod tree;
@@ -163,8 +163,12 @@ struct Wrapper<'a> {
 
 impl Wrapper<'_> {
     fn run(&self) -> Result<Exit, Failure> {
-        let client = acquire::connect(&self.job.settings, &self.inbox, || self.wait(None))?;
-        let result = self.run_with(&client);
+        // With -n, only the lock is not waited for.
+        let timeout = self.job.timeout;
+        let deadline = timeout.filter(|timeout| !timeout.is_zero()).map(|timeout| BootTime::now() + timeout);
+        let wait = |limit| self.wait(limit);
+        let client = acquire::connect(&self.job.settings, timeout, self.console, &self.inbox, wait)?;
+        let result = self.run_with(&client, deadline);
         // The end of the session also ends all that is left of a failed acquire.
         if result.is_err() {
             acquire::leave(client);
@@ -174,11 +178,9 @@ impl Wrapper<'_> {
         result
     }
 
-    fn run_with(&self, client: &Client) -> Result<Exit, Failure> {
+    fn run_with(&self, client: &Client, deadline: Option<BootTime>) -> Result<Exit, Failure> {
         // A grace period that is too long fails before the wait for the lock.
         self.limits(client)?;
-        // With -n, only the lock is not waited for.
-        let deadline = self.job.timeout.filter(|timeout| !timeout.is_zero()).map(|timeout| BootTime::now() + timeout);
         if let Some(schedule) = self.job.options.once_per {
             self.check_runs(client, schedule, deadline)?;
         }

@@ -13,6 +13,7 @@ use super::page::Page;
 use super::screen::Screen;
 use crate::cli::{Order, TopArguments};
 use crate::clock::{BootTime, wall_time};
+use crate::console::{Console, Verbosity};
 use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::observe::table::{answer, width};
@@ -34,8 +35,9 @@ const REDRAW: Duration = Duration::from_millis(100);
 pub(crate) fn run(arguments: &TopArguments, settings: &Settings, scope: Scope) -> Result<Exit, Failure> {
     let (signals, _) = signals::block()?;
     let inbox = Inbox::new(signals)?;
-    let client = connect(settings, &inbox, || {
-        inbox.wait_with(Vec::new(), None)?;
+    let console = Console::new(Verbosity::Normal, false);
+    let client = connect(settings, None, &console, &inbox, |limit| {
+        inbox.wait_with(Vec::new(), limit)?;
         while let Some(received) = inbox.signal()? {
             handle_signal(received, || {})?;
         }

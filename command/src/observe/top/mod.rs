@@ -8,9 +8,10 @@ mod screen;
 use std::io::stdout;
 
 use rustix::termios::isatty;
-use zklock::{Client, Status};
+use zklock::Status;
 
 use self::page::{Page, sort};
+use super::connect_with;
 use super::table::{answer_in_part, width};
 use super::walk::{Scope, Walk};
 use crate::cli::TopArguments;
@@ -35,8 +36,8 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<Exit, Failure> {
 /// Prints each refresh. If no server answers, the next refresh tries again, and the exit code is that of the last
 /// refresh.
 fn print_blocks(arguments: &TopArguments, settings: &Settings, scope: &Scope) -> Result<Exit, Failure> {
-    let client = Client::connect(&settings.servers, &settings.config)?;
     let console = Console::new(Verbosity::Normal, arguments.json);
+    let client = connect_with(settings, None, &console)?;
     let (mut before, mut done) = (None, 0);
     loop {
         done += 1;
