@@ -73,13 +73,18 @@ impl Connection {
             Ok(stream) => stream,
             Err(cause) => return Some(Err(cause)),
         };
-        match (stream.take_error(), stream.peer_addr()) {
+        let outcome = match (stream.take_error(), stream.peer_addr()) {
             (Ok(Some(cause)) | Err(cause), _) => Some(Err(cause)),
             (Ok(None), Ok(_)) => {
                 Some(Ok(stream.local_addr().map(|address| address.ip().to_string()).unwrap_or_default()))
             }
             (Ok(None), Err(cause)) if cause.kind() == io::ErrorKind::NotConnected => None,
             (Ok(None), Err(cause)) => Some(Err(cause)),
+        };
+        match outcome {
+            // The server may have closed the connection before this thread looks at it.
+            Some(Err(cause)) if self.is_refused(cause.kind()) => Some(Err(io::Error::other(NO_ANSWER))),
+            outcome => outcome,
         }
     }
 
@@ -127,16 +132,25 @@ impl Connection {
             None => self.stream.receive(buffer),
         };
         self.is_checked = true;
-        let is_closed = match &result {
-            Ok(count) => *count == 0,
-            Err(cause) => cause.kind() == io::ErrorKind::ConnectionReset,
-        };
-        // A server that requires TLS closes a plain-text connection without an answer.
-        if is_closed && !self.has_received && self.tls.is_none() {
-            return Err(io::Error::other(NO_ANSWER));
+        match result {
+            Ok(0) if self.is_unanswered() => Err(io::Error::other(NO_ANSWER)),
+            Err(cause) if self.is_refused(cause.kind()) => Err(io::Error::other(NO_ANSWER)),
+            result => {
+                self.has_received |= result.is_ok();
+                result
+            }
         }
-        self.has_received |= result.is_ok();
-        result
+    }
+
+    /// Returns whether an error says that the server has closed the connection before it has sent anything. A server that
+    /// requires TLS closes a plain-text connection in this way, and a server with too many connections closes a new one.
+    fn is_refused(&self, cause: io::ErrorKind) -> bool {
+        self.is_unanswered() && matches!(cause, io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+    }
+
+    /// Returns whether the connection has no encryption and has received nothing.
+    fn is_unanswered(&self) -> bool {
+        !self.has_received && self.tls.is_none()
     }
 
     /// Returns whether the connection contains decrypted bytes. The next read returns these bytes without reading the
@@ -152,7 +166,10 @@ impl Connection {
             None => self.stream.send(bytes),
         };
         self.is_checked = true;
-        result
+        match result {
+            Err(cause) if self.is_refused(cause.kind()) => Err(io::Error::other(NO_ANSWER)),
+            result => result,
+        }
     }
 
     /// Sends the accepted bytes for which the socket had no room. With TLS, a read can also produce records that must
