@@ -121,7 +121,7 @@ shake: test-build ## run the tests N=5 times under the conditions of other machi
 	@python3 scripts/shake.py $(N)
 
 # Checks the exact time limits, as tests/README.md explains.
-verify: export ZKLOCK_EXACT_LIMITS = 1
+verify: export TEST_ZKLOCK_EXACT_LIMITS = 1
 verify: setup-verify test check deny models test-support test-tools test-sim build test-install test-wheels test-static test-deb test-empty-system test-pages test-go docs test-bench test-chaos test-fuzz asan tls-providers ## run all tests and checks, as before a release (an hour)
 
 SEEDS ?= 100000
@@ -144,7 +144,7 @@ chaos: setup build ## cause faults on three real servers for MINUTES=n, beginnin
 
 ROUNDS ?= 10000
 faults: setup ## run ROUNDS=10000 calls of the command with random kills, stops and network faults, and 1000 calls of one job (20 minutes)
-	@ZKLOCK_FAULTS=$(ROUNDS) $(CARGO_TEST) -p zklock-command --test command -- --nocapture random_faults crunz_289
+	@TEST_ZKLOCK_FAULTS=$(ROUNDS) $(CARGO_TEST) -p zklock-command --test command -- --nocapture random_faults crunz_289
 
 BENCH ?= --part locks,memory,scale --docs docs
 bench: setup build ## measure the locks of zklock, other libraries and plain sockets, and write docs/benchmarks.md (45 minutes; BENCH="--help")

@@ -95,7 +95,7 @@ def another_order(run: Run) -> Iterator[None]:
         "RUST_THREADS": "3",
         "PYTHON_PROCESSES": "6",
         "TEST_PROGRAMS": "4",
-        "ZKLOCK_REVERSE_ORDER": "1",
+        "TEST_ZKLOCK_REVERSE_ORDER": "1",
     }
     yield
 

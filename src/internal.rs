@@ -14,7 +14,7 @@ use crate::hold::Hold;
 use crate::runtime::LOCK;
 use crate::semaphore::Semaphore;
 
-pub use crate::options::{FileOption, read_options, time_with_units};
+pub use crate::options::{FileOption, read_options, read_options_and, time_with_units};
 pub use crate::runtime::{
     CompletionQueue, EventSource, LogDispatch, LogHandler, LogLine, LogValue, OnceWakeSocket, WakeSocket,
     mark_callback_thread, refuse_in_callback, set_log_handler, set_log_level,

@@ -431,9 +431,16 @@ pub type FileOption = (String, Zeroizing<String>);
 /// The function accepts the same files and returns the same errors as [`Config::load`]. The call blocks while it reads
 /// the file.
 pub fn read_options(file: impl AsRef<Path>) -> Result<Vec<FileOption>> {
+    read_options_and(file, &[])
+}
+
+/// Reads an options file that may also set `others`: names that are no options of the library, and whose values the
+/// function does not check.
+pub fn read_options_and(file: impl AsRef<Path>, others: &[&'static str]) -> Result<Vec<FileOption>> {
     let file = file.as_ref();
     let bytes = read_regular_file("options file", file, FILE_LIMIT)?;
-    let options = parse(&bytes).map_err(|why| Error::invalid(format!("options file {}{why}", quote_file(file))))?;
+    let options =
+        parse(&bytes, others).map_err(|why| Error::invalid(format!("options file {}{why}", quote_file(file))))?;
     if options.iter().any(|(name, _)| ConfigOption::secret(name).is_some()) {
         warn_if_exposed("options file", file);
     }
@@ -441,7 +448,7 @@ pub fn read_options(file: impl AsRef<Path>) -> Result<Vec<FileOption>> {
 }
 
 /// Parses the content of an options file. An error message says which line is wrong, and why.
-fn parse(bytes: &[u8]) -> std::result::Result<Vec<FileOption>, String> {
+fn parse(bytes: &[u8], others: &[&'static str]) -> std::result::Result<Vec<FileOption>, String> {
     let mut scratch = Config::new();
     let mut options: Vec<FileOption> = Vec::new();
     // The options that the file has set so far. Each entry contains the option, its name in the file, and the line
@@ -465,7 +472,11 @@ fn parse(bytes: &[u8]) -> std::result::Result<Vec<FileOption>, String> {
             return Err(refuse(&format!("{} is not an option; expected name = value", quote(first))));
         };
         let (name, value) = (name.trim(), value.trim());
-        let concerned = scratch.set_and_list(name, value).map_err(|error| {
+        let set = match others.iter().find(|other| **other == name) {
+            Some(other) => Ok(vec![*other]),
+            None => scratch.set_and_list(name, value),
+        };
+        let concerned = set.map_err(|error| {
             let hint = if value.contains(" #") { "; a comment needs a line of its own" } else { "" };
             refuse(&format!("{}{hint}", error.message()))
         })?;
@@ -540,6 +551,10 @@ fn number(value: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use zklock_core::error::Status;
+
+    fn parse(bytes: &[u8]) -> std::result::Result<Vec<FileOption>, String> {
+        super::parse(bytes, &[])
+    }
 
     fn message(result: Result<()>) -> String {
         let error = result.unwrap_err();

@@ -503,6 +503,23 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cal
     Ok(Call { cli, command, late_option })
 }
 
+/// Moves the options of the connection that stand before the verb behind it, where each verb accepts them.
+pub(crate) fn verb_first(mut words: Vec<OsString>) -> Vec<OsString> {
+    let mut verb_at = 1;
+    while let Some(word) = words.get(verb_at).and_then(|word| word.to_str()) {
+        let has_value = |option: &&str| word.strip_prefix(*option).is_some_and(|value| value.starts_with('='));
+        verb_at += match word {
+            "-o" | "--option" | "--servers" | "--config" => 2,
+            _ if word.starts_with("-o") || ["--option", "--servers", "--config"].iter().any(has_value) => 1,
+            _ => break,
+        };
+    }
+    if let Some(words) = words.get_mut(1..=verb_at) {
+        words.rotate_right(1);
+    }
+    words
+}
+
 /// Separates the words of `run` and `try` from the command. Also returns the first option after the path, if the command has
 /// no `--` before it.
 fn split(verb: &clap::Command, words: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>, Option<OsString>) {
@@ -628,6 +645,23 @@ mod tests {
         for line in ["zklock run -sw5s /a job", "zklock run --wait 5s /a job", "zklock run --wait=5s /a job"] {
             let (path, command, arguments) = run(line);
             assert_eq!((&*path, &*command, arguments.waiting.timeout), ("/a", "job", Some(Duration::from_secs(5))));
+        }
+    }
+
+    #[test]
+    fn options_of_the_connection_may_stand_before_the_verb() {
+        let first = |line: &str| {
+            let words = verb_first(line.split(' ').map(OsString::from).collect());
+            words.into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        for (line, expected) in [
+            ("zklock --servers h:1 -o a=b run /a job", "zklock run --servers h:1 -o a=b /a job"),
+            ("zklock --servers=h:1 -oa=b --config=f ls", "zklock ls --servers=h:1 -oa=b --config=f"),
+            ("zklock run --servers h:1 /a", "zklock run --servers h:1 /a"),
+            ("zklock --help", "zklock --help"),
+            ("zklock --servers", "zklock --servers"),
+        ] {
+            assert_eq!(first(line), expected);
         }
     }
 

@@ -18,6 +18,7 @@ mod schedule;
 mod settings;
 mod survey;
 mod text;
+mod variables;
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -40,7 +41,7 @@ use crate::settings::Settings;
 /// signals. The process should end with the exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     open_standard_streams();
-    let words: Vec<OsString> = arguments.into_iter().collect();
+    let words = cli::verb_first(arguments.into_iter().collect());
     let Call { cli, command, late_option } = match cli::parse(words.clone()) {
         Ok(call) => call,
         Err(error) => {
@@ -153,7 +154,7 @@ fn job(arguments: &Arguments, options: JobArguments) -> Result<Job, Failure> {
     }
     let mode = Mode::of(&arguments.lock);
     let timeout = if arguments.waiting.nonblock { Some(Duration::ZERO) } else { arguments.waiting.timeout };
-    let settings = Settings::read(&arguments.connection, |name| std::env::var_os(name))?;
+    let settings = Settings::of_process(&arguments.connection)?;
     Ok(Job { settings, mode, paths, command, timeout, options })
 }
 

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 /// The largest number of characters that `zklock` shows of a text from another participant.
 pub(crate) const MAX_LENGTH: usize = 60;
-/// The data of a node whose participant was asked to release the lock.
-const REVOKE: &str = "__REVOKE__";
+/// The data of a node whose participant was asked to release the lock. The data that `zklock` has written before can follow.
+pub(crate) const REVOKE: &str = "__REVOKE__";
 
 /// A participant: this process, or another `zklock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,17 +19,21 @@ pub(crate) struct Owner {
     pub(crate) user: String,
     /// The name of the program, without its arguments, because arguments can contain passwords.
     pub(crate) command: String,
+    /// The number of leases of the semaphore that the participant uses. Participants with different numbers do not exclude
+    /// each other.
+    pub(crate) max_leases: Option<i32>,
 }
 
 impl Owner {
     /// Returns the owner that this process is while it runs `command`.
-    pub(crate) fn current(command: &str) -> Self {
+    pub(crate) fn current(command: &str, max_leases: Option<i32>) -> Self {
         let user = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
         Self {
             host: uname().nodename().to_string_lossy().into_owned(),
             pid: getpid().as_raw_nonzero().get(),
             user: user.unwrap_or_else(|| getuid().as_raw().to_string()),
             command: command.to_owned(),
+            max_leases,
         }
     }
 
@@ -40,11 +44,14 @@ impl Owner {
 
     /// The data of the lock nodes. `held` is the time of the acquire, or `None` while the participant waits.
     pub(crate) fn data(&self, queued: Timestamp, held: Option<Timestamp>) -> Vec<u8> {
-        let Self { host, pid, user, command } = self;
+        let Self { host, pid, user, command, max_leases } = self;
         let (queued, held) = (format!("{queued:.0}"), held.map(|held| format!("{held:.0}")));
-        json!({"host": host, "pid": pid, "user": user, "command": command, "queued": queued, "held": held})
-            .to_string()
-            .into_bytes()
+        let mut data =
+            json!({"host": host, "pid": pid, "user": user, "command": command, "queued": queued, "held": held});
+        if let (Some(data), Some(max_leases)) = (data.as_object_mut(), max_leases) {
+            data.insert("leases".to_owned(), (*max_leases).into());
+        }
+        data.to_string().into_bytes()
     }
 }
 
@@ -60,6 +67,10 @@ pub(crate) struct Described {
 
 /// Describes a participant from the data of its node. `session` is the id of its session.
 pub(crate) fn describe(data: &[u8], session: i64) -> Described {
+    if let Some(before) = data.strip_prefix(REVOKE.as_bytes()).filter(|before| !before.is_empty()) {
+        let before = describe(before, session);
+        return Described { text: format!("{}, asked to release", before.text), ..before };
+    }
     let fields = serde_json::from_slice::<Value>(data).ok();
     if let Some((owner, held)) = fields.as_ref().and_then(parse) {
         let command = if owner.command.is_empty() { String::new() } else { format!(" ({})", owner.command) };
@@ -81,6 +92,7 @@ fn parse(fields: &Value) -> Option<(Owner, Option<Timestamp>)> {
         pid: fields.get("pid")?.as_i64()?.try_into().ok()?,
         user: text("user").unwrap_or_default(),
         command: text("command").unwrap_or_default(),
+        max_leases: fields.get("leases").and_then(Value::as_i64).and_then(|leases| leases.try_into().ok()),
     };
     Some((owner, text("held").and_then(|held| held.parse().ok())))
 }
@@ -109,9 +121,10 @@ mod tests {
 
     #[test]
     fn own_data_is_described_and_other_data_is_shown_as_text() {
-        let owner = Owner { host: "db1".to_owned(), pid: 7, user: "root".to_owned(), command: "make".to_owned() };
+        let (host, user, command) = ("db1".to_owned(), "root".to_owned(), "make".to_owned());
+        let owner = Owner { host, pid: 7, user, command, max_leases: Some(3) };
         let held: Option<Timestamp> = "2026-01-02T03:04:05Z".parse().ok();
-        for held in [held, None] {
+        for held in [None, held] {
             let described = describe(&owner.data(Timestamp::UNIX_EPOCH, held), 1);
             let owner = Some(owner.clone());
             assert_eq!(described, Described { text: "db1:7 (make)".to_owned(), owner, held });
@@ -122,5 +135,8 @@ mod tests {
         assert_eq!(describe(b"\xff", 0xab).text, "session 0xab");
         assert_eq!(describe(b"__REVOKE__", 0xab).text, "session 0xab, asked to release");
         assert_eq!(describe(b"", 0xab).text, "session 0xab");
+        let asked = [REVOKE.as_bytes(), &owner.data(Timestamp::UNIX_EPOCH, held)].concat();
+        let text = "db1:7 (make), asked to release".to_owned();
+        assert_eq!(describe(&asked, 1), Described { text, owner: Some(owner), held });
     }
 }

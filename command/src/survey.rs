@@ -313,6 +313,11 @@ impl Entry {
         Some(held.unwrap_or(content.created))
     }
 
+    /// The number of leases of the semaphore that the participant uses, if it is known.
+    pub(crate) fn max_leases(&self) -> Option<i32> {
+        self.content.as_ref()?.who.owner.as_ref()?.max_leases
+    }
+
     /// Names the participant for a person.
     pub(crate) fn who(&self) -> String {
         let unknown = if self.is_unreadable { "not readable" } else { "has just left" };
@@ -334,6 +339,7 @@ impl Entry {
             "pid": owner.map(|owner| owner.pid),
             "user": owner.map(|owner| &owner.user),
             "command": owner.map(|owner| &owner.command),
+            "leases": self.max_leases(),
             "held": content.and_then(|content| content.who.held).map(|held| format!("{held:.0}")),
             "created": content.map(|content| format!("{:.3}", content.created)),
             "token": content.map(|content| content.token),

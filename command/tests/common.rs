@@ -13,7 +13,7 @@ pub(crate) use zklock_test_support::{TEST_TIMEOUT, path, queue, wait_for_queue};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_zklock");
 /// All processes of a test have this variable in their environment.
-const TAG: &str = "ZKLOCK_TEST_TAG";
+const TAG: &str = "TEST_ZKLOCK_TAG";
 
 /// A call of the program that does not run yet.
 pub(crate) struct Call {
@@ -71,6 +71,8 @@ pub(crate) fn program(name: &str, arguments: &[&str]) -> Call {
     command.env("ZKLOCK_SERVERS", ZooKeeper::shared().address());
     // The server of a busy machine may need longer than a call that does not wait gives it.
     command.env("ZKLOCK_CONNECT_TIMEOUT", "60s");
+    // The machine can have a default file.
+    command.env("ZKLOCK_CONFIG", "");
     Call { command, tag }
 }
 

@@ -1,17 +1,19 @@
 //! `zklock doctor`: each problem is a finding with what to do, and the first failure gives the exit code.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use zklock::{Client, Config};
 use zklock_test_support::{
-    Authority, Certificates, RawClient, TEST_TIMEOUT, TlsListener, ZooKeeper, assert_not_late, flags, permissions,
-    wait_until,
+    Authority, Certificates, Direction, Proxy, RawClient, TEST_TIMEOUT, TlsListener, Verdict, ZooKeeper,
+    assert_not_late, flags, permissions, wait_until,
 };
 
-use crate::common::{code, path, raw, zklock, zklock_on};
+use crate::common::{code, file, path, raw, zklock, zklock_on};
 
 /// Runs the checks, and returns the exit code and the findings.
 fn examine(servers: &str, arguments: &[&str]) -> (i32, Vec<Value>) {
@@ -102,10 +104,7 @@ fn the_text_has_80_columns_and_a_summary() {
     assert_eq!(output.status.code(), Some(0));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    assert!(
-        text.starts_with("ok    name        localhost:") || text.starts_with("ok    name        127.0.0.1:"),
-        "{text}"
-    );
+    assert!(text.starts_with("ok    settings    ") && text.contains("\nok    name        "), "{text}");
     assert!(text.ends_with(" 0 fail\n"), "{text}");
 }
 
@@ -299,6 +298,120 @@ fn a_machine_without_threads_is_70() {
     let findings = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(70), "{findings}");
     assert!(findings.contains("starting a thread failed: "), "{findings}");
+}
+
+#[test]
+fn settings_that_protect_nothing_are_warnings() {
+    let digest = file("digest");
+    fs::write(&digest, "team:secret").unwrap();
+    fs::set_permissions(&digest, fs::Permissions::from_mode(0o644)).unwrap();
+    let option = format!("auth.digest_file={}", digest.display());
+    let (_, findings) = examine("no-such-host.invalid:2181", &["-o", &option]);
+    assert!(details(&findings, "warn", "tls").contains("leaves this host without encryption"));
+    assert!(details(&findings, "warn", "secrets").contains("other users may read or change it (mode 644)"));
+    fs::set_permissions(&digest, fs::Permissions::from_mode(0o600)).unwrap();
+    let (code, findings) = shared(&["-o", &option]);
+    assert_eq!(code, 0);
+    let checks: Vec<&str> = findings.iter().map(|finding| finding["check"].as_str().unwrap()).collect();
+    assert!(!checks.contains(&"tls") && !checks.contains(&"secrets"), "{findings:?}");
+    fs::remove_file(&digest).unwrap();
+}
+
+#[test]
+fn a_directory_that_gives_others_more_than_the_options_ask_for_is_a_warning() {
+    let (open, mut raw) = (path("open"), raw());
+    lock_node(&mut raw, &open, "child", b"", flags::PERSISTENT);
+    let credentials = |path: &str| {
+        let call = zklock(&["doctor", "--json", "-o", "acl=creator_all", path]).env("ZKLOCK_AUTH_DIGEST", "a:b");
+        let report: Value = serde_json::from_slice(&call.output().stdout).unwrap();
+        report["findings"].as_array().unwrap().clone()
+    };
+    let rights = details(&credentials(&open), "warn", "rights");
+    assert!(rights.contains("a client without credentials has c (create)"), "{rights}");
+    let own = path("own");
+    let call = zklock(&["run", "-o", "acl.lock_directory=creator_all", &own, "true"]);
+    assert!(call.env("ZKLOCK_AUTH_DIGEST", "a:b").output().status.success());
+    let findings = credentials(&own);
+    assert!(findings.iter().all(|finding| finding["level"] == "ok" || finding["check"] != "rights"), "{findings:?}");
+}
+
+#[test]
+fn a_check_that_fails_does_not_discard_the_others() {
+    let (parent, mut raw) = (path("ephemeral"), raw());
+    raw.create_with_ancestors(&parent, b"", flags::EPHEMERAL).unwrap();
+    let (code, findings) = shared(&[&format!("{parent}/lock")]);
+    assert_ne!(code, 0);
+    details(&findings, "fail", "test lock");
+    details(&findings, "ok", "lock");
+    let output = zklock(&["doctor", "--json", "-o", "session.timeout=x"]).output();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), report["exit_code"].as_i64()), (Some(64), Some(64)));
+    let findings = report["findings"].as_array().unwrap();
+    assert!(details(findings, "fail", "settings").contains("session.timeout"), "{report}");
+}
+
+/// The proxy shows a directory that has had almost as many children as there are sequence numbers.
+#[test]
+fn used_up_sequence_numbers_are_70_also_in_an_empty_directory() {
+    let (path, mut raw) = (path("numbers"), raw());
+    raw.create_with_ancestors(&path, b"", flags::PERSISTENT).unwrap();
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let (watched, mut lists) = (path.clone(), Vec::new());
+    proxy.hook(move |direction, frame: &mut Vec<u8>| {
+        let xid = frame.get(..4).map(<[u8]>::to_vec).unwrap_or_default();
+        if direction == Direction::ToServer {
+            // A list without a watch ends with the path and a zero.
+            if frame.get(4..8) == Some(&12_i32.to_be_bytes()) && frame.ends_with(&[watched.as_bytes(), &[0]].concat()) {
+                lists.push(xid);
+            }
+        } else if lists.contains(&xid)
+            && let Some(cversion) = frame.len().checked_sub(32).and_then(|at| frame.get_mut(at..at + 4))
+        {
+            cversion.copy_from_slice(&(u32::MAX - 10).to_be_bytes());
+        }
+        Verdict::Forward
+    });
+    let (code, findings) = examine(&proxy.address(), &[&path]);
+    assert_eq!(code, 70, "{findings:?}");
+    assert!(details(&findings, "fail", "numbers").contains("so no participant can join"));
+    details(&findings, "ok", "lock");
+}
+
+#[test]
+fn semaphores_with_different_numbers_of_leases_and_a_mutex_beside_a_semaphore_are_83() {
+    let path = path("leases");
+    let start = |leases: &str| {
+        let call = zklock(&["run", "--semaphore", leases, &path, "sleep", "60"]).start();
+        call.wait_for_tree(1);
+        call
+    };
+    let calls = [start("2"), start("3")];
+    let (code, findings) = shared(&[&path]);
+    assert_eq!(code, 83);
+    let kinds = details(&findings, "fail", "kinds");
+    assert_eq!(kinds, "participants use semaphores with different numbers of leases: 2, 3");
+    drop(calls);
+    let mutex = zklock(&["run", &path, "sleep", "60"]).start();
+    mutex.wait_for_tree(1);
+    let _semaphore = start("2");
+    let (code, findings) = shared(&[&path]);
+    assert_eq!(code, 83);
+    assert!(details(&findings, "fail", "kinds").contains("different kinds of lock: mutex, semaphore"), "{findings:?}");
+}
+
+/// ZooKeeper closes further connections of an address at once.
+#[test]
+fn a_limit_of_connections_is_named() {
+    let server = ZooKeeper::options().config_line("maxClientCnxns=2").start();
+    let _sessions = [(); 2].map(|()| RawClient::connect(&server.address(), 60_000));
+    let output = zklock_on(&server.address(), &["run", "-o", "connect.timeout=2s", "/a", "true"]).output();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(69) && errors.contains("maxClientCnxns"), "{errors}");
+    let (code, findings) = examine(&server.address(), &["-o", "connect.timeout=2s"]);
+    assert_eq!(code, 69, "{findings:?}");
+    // The first check whose connection the server closes explains the reason.
+    let first = findings.iter().find(|finding| finding["level"] != "ok").unwrap();
+    assert!(first["advice"].as_str().unwrap().contains("maxClientCnxns"), "{findings:?}");
 }
 
 #[test]

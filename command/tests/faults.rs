@@ -200,7 +200,7 @@ fn table(ends: &[(Fault, i32)]) -> String {
 
 #[test]
 fn random_faults_leave_no_process_no_node_and_no_double_run() {
-    let rounds: usize = std::env::var("ZKLOCK_FAULTS").map_or(60, |rounds| rounds.parse().unwrap());
+    let rounds: usize = std::env::var("TEST_ZKLOCK_FAULTS").map_or(60, |rounds| rounds.parse().unwrap());
     let locks = (rounds / 20).clamp(1, 8);
     let witnesses: Vec<Witness> = (0..locks)
         .map(|_| Witness { path: path("faults"), flock: file("flock"), overlaps: file("overlaps") })

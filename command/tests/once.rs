@@ -17,7 +17,7 @@ fn contains(frame: &[u8], text: &str) -> bool {
 #[test]
 fn crunz_289_a_quick_job_runs_once_however_many_hosts_start_it() {
     // `make faults` makes 1000 calls.
-    let (hosts, calls) = if std::env::var_os("ZKLOCK_FAULTS").is_some() { (50, 20) } else { (10, 2) };
+    let (hosts, calls) = if std::env::var_os("TEST_ZKLOCK_FAULTS").is_some() { (50, 20) } else { (10, 2) };
     let (path, log) = (path("quick"), file("log"));
     let script = format!("echo run >>{}; sleep 0.01", log.display());
     let codes = Mutex::new(Vec::new());

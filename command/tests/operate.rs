@@ -32,7 +32,7 @@ fn a_holder_that_ignores_the_request_goes_on() {
     call.wait_for_tree(1);
     assert_eq!(run(&["revoke", &path]).0, 0);
     let (_, status, _) = run(&["status", &path]);
-    assert!(status.contains("asked to release"), "{status}");
+    assert!(status.contains(&format!(":{} (sleep), asked to release", call.pid())), "{status}");
     assert_eq!((queue(&mut raw, &path).len(), call.tree().len()), (1, 1));
 }
 

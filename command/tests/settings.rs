@@ -25,6 +25,56 @@ fn an_option_wins_over_the_environment_and_the_environment_over_the_file() {
 }
 
 #[test]
+fn a_misspelled_variable_is_refused_with_the_nearest_name() {
+    let output = zklock(&["ls"]).env("ZKLOCK_TLS_CAFILE", "ca.pem").output();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let expected = "zklock: the variable ZKLOCK_TLS_CAFILE is unknown; the nearest name is ZKLOCK_TLS_CA\n";
+    assert_eq!((output.status.code(), &*errors), (Some(64), expected));
+}
+
+#[test]
+fn the_default_file_can_name_the_servers_and_the_doctor_names_the_file() {
+    let directory = file("configuration");
+    fs::create_dir(&directory).unwrap();
+    let default = directory.join("zklock.conf");
+    fs::write(&default, format!("servers = {}\nsession.timeout = 9s\n", ZooKeeper::shared().address())).unwrap();
+    let call = |arguments: &[&str]| {
+        let mut call = zklock(arguments).env("XDG_CONFIG_HOME", directory.to_str().unwrap());
+        call.command().env_remove("ZKLOCK_SERVERS").env_remove("ZKLOCK_CONFIG");
+        let output = call.output();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    assert_eq!(call(&["run", &path("default"), "echo", "ran"]), (Some(0), "ran\n".to_owned()));
+    let (code, report) = call(&["doctor", "--json"]);
+    assert!(
+        code == Some(0) && report.contains(&format!("the options file {} was read", default.display())),
+        "{report}"
+    );
+    assert!(report.contains("the negotiated session timeout is 9s"), "{report}");
+    let (code, errors) = call(&["--servers", "127.0.0.1:1", "-o", "connect.timeout=100", "ls"]);
+    assert!(code == Some(69) && errors.contains("127.0.0.1:1"), "{errors}");
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_client_that_verifies_no_server_says_so() {
+    let certificates = Certificates::shared();
+    let server = ZooKeeper::options().tls(&TlsListener::new(certificates)).start();
+    let option = |name: &str, file: &str| format!("{name}={}", certificates.file(file));
+    let (key, cert) = (option("tls.key", "client.key"), option("tls.cert", "client.pem"));
+    let options = ["-o", &key, "-o", &cert, "-o", "tls.verify=none"];
+    let call = |verb: &[&str], last: &[&str]| {
+        let output = zklock_on(&server.tls_address(), &[verb, &options, last].concat()).output();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    let (code, printed) = call(&["run", "-q"], &[&path("unverified"), "true"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.starts_with("zklock: tls.verify is none: anybody between this host and the servers"), "{printed}");
+    let (_, report) = call(&["doctor", "--json"], &[]);
+    assert!(report.contains("tls.verify is none"), "{report}");
+}
+
+#[test]
 fn a_secret_among_the_arguments_is_refused_and_not_printed() {
     let (code, errors) = code(&["run", "-o", "auth.digest=team:hunter2", "/a", "true"]);
     assert_eq!(code, 64);

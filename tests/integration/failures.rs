@@ -749,7 +749,7 @@ fn connect_to_faulty_servers_fails_cleanly() {
 #[test]
 #[ignore = "run by other tests"]
 fn child() {
-    let (servers, path) = (std::env::var("ZKLOCK_TEST_SERVERS").unwrap(), std::env::var("ZKLOCK_TEST_PATH").unwrap());
+    let (servers, path) = (std::env::var("TEST_ZKLOCK_SERVERS").unwrap(), std::env::var("TEST_ZKLOCK_PATH").unwrap());
     let client = client_with(&servers, 4 * SECOND);
     let lock = client.mutex(&path).unwrap();
     lock.acquire(None).unwrap();
@@ -823,8 +823,8 @@ impl Holder {
     fn start_at(servers: &str, path: &str) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "failures::child", "--ignored", "--nocapture", "--test-threads=1"])
-            .env("ZKLOCK_TEST_SERVERS", servers)
-            .env("ZKLOCK_TEST_PATH", path)
+            .env("TEST_ZKLOCK_SERVERS", servers)
+            .env("TEST_ZKLOCK_PATH", path)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

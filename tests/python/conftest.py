@@ -38,7 +38,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if "ZKLOCK_REVERSE_ORDER" in os.environ:
+    if "TEST_ZKLOCK_REVERSE_ORDER" in os.environ:
         items.reverse()
 
 
@@ -64,7 +64,7 @@ def poll_interval(waited: float) -> float:
     return min(max(waited / 4, 0.002), 0.04)
 
 
-LIMITS_ARE_EXACT = "ZKLOCK_EXACT_LIMITS" in os.environ
+LIMITS_ARE_EXACT = "TEST_ZKLOCK_EXACT_LIMITS" in os.environ
 # How late a result may be, in seconds. A busy machine may delay every thread and every server.
 SLACK = 1.0 if LIMITS_ARE_EXACT else 10.0
 

@@ -131,7 +131,7 @@ def reserved_port() -> Iterator[int]:
 
 
 def class_path() -> str:
-    directory = os.environ.get("ZKLOCK_TEST_ZOOKEEPER_JARS", "/usr/share/java")
+    directory = os.environ.get("TEST_ZKLOCK_ZOOKEEPER_JARS", "/usr/share/java")
     if directory != "/usr/share/java":
         return f"{directory}/*"
     assert Path(directory, "zookeeper.jar").exists(), "the ZooKeeper server is missing: make setup"

@@ -77,6 +77,10 @@ impl Finding {
 }
 
 impl Report {
+    pub(crate) fn of(finding: Finding) -> Self {
+        Self(vec![finding])
+    }
+
     pub(crate) fn add(&mut self, finding: Finding) {
         self.0.push(finding);
     }

@@ -1,5 +1,6 @@
 //! Checks one path: the rights on it, a test lock below it, the clock, and the nodes of its participants.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use crate::exit::{Exit, Failure};
 use crate::holder::quote;
 use crate::owner::printable_line;
 use crate::run::{Record, record_path};
+use crate::settings::Settings;
 use crate::survey::{Entry, Role, Survey, below, is_of_one_object, read_contents};
 
 /// The name of the test lock, a child of the path. No lock recipe takes it for a participant.
@@ -26,40 +28,100 @@ const MOST_SHOWN: usize = 20;
 const CLOCK_LIMIT: Duration = Duration::from_secs(1);
 /// Above this number, a directory gets near the largest sequence number, which is 2147483647.
 const HIGH_SEQUENCE: i64 = 2_000_000_000;
+/// From this number on, the library refuses to acquire the lock.
+const LAST_SEQUENCE: i64 = (1 << 31) - (1 << 20);
 /// The time limit of the test lock.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Checks a path. `sessions` are all sessions of the ensemble, if they are known.
-pub(crate) fn check(client: &Client, path: &str, sessions: Option<&[i64]>) -> Result<Vec<Finding>, Failure> {
-    let (mut existing, mut is_complete) = deepest_existing(client, path)?;
-    let mut findings = loop {
-        match rights(client, &existing, is_complete) {
-            Ok(findings) => break findings,
-            Err(failure) => {
-                // The servers delete an empty lock directory after a while.
-                let present = deepest_existing(client, path)?;
-                if present == (existing, is_complete) {
-                    return Err(failure);
-                }
-                (existing, is_complete) = present;
-            }
-        }
+/// Checks a path. `sessions` are all sessions of the ensemble, if they are known. A check that fails does not prevent the
+/// others.
+pub(crate) fn check(client: &Client, settings: &Settings, path: &str, sessions: Option<&[i64]>) -> Vec<Finding> {
+    let part = |check: &'static str, found: Result<Vec<Finding>, Failure>| {
+        found.unwrap_or_else(|failure| vec![Finding::fail(check, path, failure).advise(UNEXPECTED)])
     };
-    if findings.iter().any(|finding| finding.is_failure()) {
-        return Ok(findings);
-    }
+    let (is_complete, mut findings) = match rights_of_deepest(client, path) {
+        Ok(found) => found,
+        Err(failure) => (true, part("rights", Err(failure))),
+    };
+    findings.extend(part("rights", rights_of_others(settings, path)));
     findings.extend(test_lock(client, path, is_complete));
-    if is_complete {
-        findings.extend(participants(client, path, sessions)?);
-    } else {
-        findings.push(Finding::ok(
-            "lock",
-            path,
-            "free; the node does not exist yet, and the first participant creates it",
-        ));
-    }
+    findings.extend(part("numbers", numbers(client, path)));
+    findings.extend(part("lock", participants(client, path, sessions)));
     // The record remains when the servers have deleted the empty directory of the lock.
-    findings.extend(record(client, path)?);
+    findings.extend(part("runs", record(client, path).map(|finding| finding.into_iter().collect())));
+    findings
+}
+
+/// The advice for an error that the check does not expect.
+const UNEXPECTED: &str = "The message names the request that failed. An acquire of the lock fails in the same way.";
+
+/// Checks the permissions on the path or its deepest ancestor that exists. Also returns whether it is the path itself.
+fn rights_of_deepest(client: &Client, path: &str) -> Result<(bool, Vec<Finding>), Failure> {
+    let mut present = deepest_existing(client, path)?;
+    loop {
+        match rights(client, &present.0, present.1) {
+            Ok(findings) => return Ok((present.1, findings)),
+            // The servers delete an empty lock directory after a while.
+            Err(failure) => match deepest_existing(client, path)? {
+                now if now == present => return Err(failure),
+                now => present = now,
+            },
+        }
+    }
+}
+
+/// Checks whether a client without credentials may do more than the options ask for.
+fn rights_of_others(settings: &Settings, path: &str) -> Result<Vec<Finding>, Failure> {
+    let wanted = ["acl.lock_directory", "acl.parents", "acl"].into_iter().find_map(|name| settings.option(name));
+    let Some(wanted) = wanted.filter(|wanted| *wanted != "open" && !wanted.contains("world:")) else {
+        return Ok(Vec::new());
+    };
+    if settings.option("tls.cert").is_some() {
+        // The certificate is an identity too, and a server may refuse a client without one.
+        return Ok(Vec::new());
+    }
+    let other = Client::connect(&settings.servers, &settings.without_credentials()?)?;
+    let mut allowed = Vec::new();
+    for permission in [Permission::Create, Permission::Delete, Permission::Write] {
+        // A missing directory gives no permission.
+        match other.check_permission(path, permission) {
+            Ok(true) => allowed.push(permission.to_string()),
+            Ok(false) => {}
+            Err(error) if is_of_one_object(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if allowed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let detail =
+        format!("a client without credentials has {}, although the options ask for {wanted}", allowed.join(", "));
+    Ok(vec![Finding::warn("rights", path, detail).advise(format!(
+        "Another program created the directory with its own list. Let an owner change it with setAcl {path} in zkCli.sh."
+    ))])
+}
+
+/// Checks how many nodes the directories of the lock have had: each participant needs a new sequence number.
+fn numbers(client: &Client, path: &str) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Vec::new();
+    for directory in [path.to_owned(), below(path, "locks"), below(path, "leases")] {
+        let created = match client.children(&directory) {
+            // The check of the participants reports a list that this client cannot read.
+            Err(error) if is_of_one_object(&error) => continue,
+            children => children?.map_or(0, |children| children.created),
+        };
+        let detail = format!("the next sequence number is {created}, near the end at 2147483647");
+        let finding = match created {
+            ..HIGH_SEQUENCE => continue,
+            HIGH_SEQUENCE..LAST_SEQUENCE => Finding::warn("numbers", directory, detail),
+            _ => {
+                let failure = Failure::new(Exit::Internal, detail + ", so no participant can join");
+                Finding::fail("numbers", directory, failure)
+            }
+        };
+        let advice = "Stop all programs that use the lock and delete its directory. The numbers then begin at 0.";
+        findings.push(finding.advise(advice));
+    }
     Ok(findings)
 }
 
@@ -191,12 +253,20 @@ fn participants(client: &Client, path: &str, sessions: Option<&[i64]>) -> Result
     read_contents(client, survey.entries.iter_mut().take(MOST_READ))?;
     let mut findings = vec![Finding::ok("lock", path, summary(&survey))];
     if survey.foreign() > 0 {
-        let kinds: std::collections::BTreeSet<&str> = survey.entries.iter().map(|entry| entry.kind.name()).collect();
+        let kinds: BTreeSet<&str> = survey.entries.iter().map(|entry| entry.kind.name()).collect();
         let kinds: Vec<&str> = kinds.into_iter().collect();
         let failure =
             Failure::new(Exit::Foreign, format!("participants use different kinds of lock: {}", kinds.join(", ")));
         findings.push(Finding::fail("kinds", path, failure).advise(
             "These locks do not exclude each other. Give each kind its own path, or move all programs to one kind. zklock status shows who uses which.",
+        ));
+    }
+    let leases: BTreeSet<i32> = survey.entries.iter().filter_map(Entry::max_leases).collect();
+    if leases.len() > 1 {
+        let leases: Vec<String> = leases.iter().map(i32::to_string).collect();
+        let detail = format!("participants use semaphores with different numbers of leases: {}", leases.join(", "));
+        findings.push(Finding::fail("kinds", path, Failure::new(Exit::Foreign, detail)).advise(
+            "Each program allows its own number of holders. Give the same number to --semaphore in all calls. zklock status --json shows who uses which.",
         ));
     }
     for directory in &survey.denied {
@@ -215,13 +285,6 @@ fn participants(client: &Client, path: &str, sessions: Option<&[i64]>) -> Result
     if hidden > 0 {
         let detail = format!("{hidden} more nodes have findings like those above");
         findings.push(Finding::warn("node", path, detail).advise("Mend those above, and call zklock doctor again."));
-    }
-    let newest = survey.entries.iter().filter_map(|entry| entry.node.rsplit('-').next()?.parse::<i64>().ok()).max();
-    if newest.is_some_and(|newest| newest > HIGH_SEQUENCE) {
-        findings.push(
-            Finding::warn("numbers", path, "the sequence numbers get near their end, 2147483647")
-                .advise("Stop all programs that use the lock and delete its directory. The numbers then begin at 0."),
-        );
     }
     if survey.entries.len() > MOST_READ {
         let detail = format!("the lock has {} participants; {MOST_READ} of them were checked", survey.entries.len());
@@ -332,7 +395,8 @@ fn record(client: &Client, path: &str) -> Result<Option<Finding>, Failure> {
 
 fn summary(survey: &Survey) -> String {
     match survey.kind {
-        None => "free".to_owned(),
+        None if survey.exists => "free".to_owned(),
+        None => "free; the node does not exist yet, and the first participant creates it".to_owned(),
         Some(kind) => format!("{}, {} holding, {} waiting", kind.name(), survey.count(Role::Holds), survey.waiting()),
     }
 }

@@ -4,6 +4,7 @@
 mod finding;
 mod lock;
 mod servers;
+mod settings;
 mod words;
 
 use std::collections::HashSet;
@@ -20,9 +21,23 @@ use crate::settings::Settings;
 
 /// Runs all checks, and prints the findings.
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<Exit, Failure> {
-    let settings = Settings::read(&arguments.connection, |name| std::env::var_os(name))?;
+    let report = match examine(arguments) {
+        // A program that asks for JSON gets an object.
+        Err(failure) if arguments.json => Report::of(
+            Finding::fail("settings", "options", failure)
+                .advise("Correct the option or the server list that the message names."),
+        ),
+        report => report?,
+    };
+    answer(&if arguments.json { format!("{}\n", report.to_json()) } else { report.show(width()) })?;
+    Ok(report.exit())
+}
+
+fn examine(arguments: &DoctorArguments) -> Result<Report, Failure> {
+    let settings = Settings::of_process(&arguments.connection)?;
     let list = ConnectString::parse(&settings.servers)?;
     let mut report = Report::default();
+    report.add_all(settings::check(&settings, &list.servers));
     // Each server is checked on its own thread, because a server that does not answer takes several seconds.
     let checks: Vec<ServerCheck> = std::thread::scope(|scope| {
         let start = |server| {
@@ -49,13 +64,12 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Exit, Failure> {
         match Client::connect(&settings.servers, &settings.config) {
             Ok(client) => {
                 let sessions = checks.iter().find_map(ServerCheck::sessions);
-                report.add_all(lock::check(&client, path, sessions)?);
+                report.add_all(lock::check(&client, &settings, path, sessions));
             }
             Err(error) => report.add(Finding::fail("session", &settings.servers, Failure::from(error)).advise(
                 "Each server accepts a session, but the whole list does not work: compare the list with the findings above.",
             )),
         }
     }
-    answer(&if arguments.json { format!("{}\n", report.to_json()) } else { report.show(width()) })?;
-    Ok(report.exit())
+    Ok(report)
 }

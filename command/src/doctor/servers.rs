@@ -24,6 +24,9 @@ const RECOMMENDED: [u32; 3] = [3, 9, 4];
 /// A shorter session timeout ends sessions during short pauses of a program or of the network.
 const SHORT_SESSION: Duration = Duration::from_secs(4);
 
+/// The advice if a server closes new connections.
+const TOO_MANY: &str = "The server accepts at most maxClientCnxns connections from one address, 60 by default. Raise this limit, or use fewer clients on this host. A port for TLS needs the options tls.*.";
+
 /// The result of the checks of one server.
 #[derive(Debug)]
 pub(crate) struct ServerCheck {
@@ -120,10 +123,14 @@ impl ServerCheck {
                 }
                 Err(error) => {
                     let failure = Failure::new(Exit::Unavailable, format!("no connection: {error}"));
-                    let finding = Finding::fail("port", target, failure).advise(
-                        "Check that the server runs, that it listens on this address and port, and that no firewall is between.",
-                    );
-                    self.add(finding);
+                    // A server that has too many connections can close a new one before this call returns.
+                    let advice = match is_closed(&error) {
+                        true => TOO_MANY,
+                        false => {
+                            "Check that the server runs, that it listens on this address and port, and that no firewall is between."
+                        }
+                    };
+                    self.add(Finding::fail("port", target, failure).advise(advice));
                 }
             }
         }
@@ -139,6 +146,7 @@ impl ServerCheck {
         match words::ask(address, "srvr", LIMIT) {
             Ok(Answer::Text(text)) => match ServerState::parse(&text) {
                 Some(state) => self.describe(address, state),
+                None if text.is_empty() => self.add_refusal(),
                 None => self.add(Finding::warn("server", &self.server, "the answer to srvr is not that of ZooKeeper").advise(
                     "Check that the port is the client port of a ZooKeeper server. A port for TLS needs the options tls.*.",
                 )),
@@ -152,6 +160,7 @@ impl ServerCheck {
                 let finding = Finding::fail("server", &self.server, failure);
                 self.add(finding.advise("Start the other servers of the ensemble, and check their connections to each other."));
             }
+            Err(error) if is_closed(&error) => self.add_refusal(),
             Err(error) => self.add(
                 Finding::warn("server", &self.server, format!("no answer to srvr: {}", describe_timeout(&error)))
                     .advise("The server accepts connections but does not answer: look at its log, its memory and its disk."),
@@ -159,14 +168,20 @@ impl ServerCheck {
         }
     }
 
+    /// Reports that the server has closed the connection at once.
+    fn add_refusal(&mut self) {
+        let detail = "the server closed the connection without an answer to srvr";
+        self.add(Finding::warn("server", &self.server, detail).advise(TOO_MANY));
+    }
+
     fn describe(&mut self, address: &SocketAddr, state: ServerState) {
-        let ServerState { version, mode, connections, latency } = &state;
+        let ServerState { version, mode, connections, latency, .. } = &state;
         let detail =
             format!("ZooKeeper {version}, {mode}, {connections} connections, latency min/avg/max {latency} ms");
         let finding = if state.is_older_than(OLDEST) {
             let failure = Failure::new(Exit::Unavailable, detail);
             Finding::fail("server", &self.server, failure).advise("zklock needs ZooKeeper 3.5 or later.")
-        } else if state.is_older_than(RECOMMENDED) {
+        } else if state.is_older_than(RECOMMENDED) && !state.is_standalone_of_zklock {
             Finding::warn("server", &self.server, detail)
                 .advise("Update to ZooKeeper 3.9.4 or later: older servers have lost acknowledged transactions.")
         } else {
@@ -212,6 +227,11 @@ impl ServerCheck {
             }
         }
     }
+}
+
+/// Returns whether the server has closed a connection that it had accepted.
+fn is_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
 /// Describes an error of a connection with a time limit. The kernel reports the end of the limit as EAGAIN.

@@ -27,6 +27,8 @@ pub(crate) struct ServerState {
     pub(crate) connections: String,
     /// The smallest, the average and the largest latency in milliseconds.
     pub(crate) latency: String,
+    /// True for the standalone server of zklock, which has its own history of faults.
+    pub(crate) is_standalone_of_zklock: bool,
 }
 
 /// Asks a server.
@@ -69,6 +71,7 @@ impl ServerState {
             mode: value("Mode:")?,
             connections: value("Connections:").unwrap_or_default(),
             latency: value("Latency min/avg/max:").unwrap_or_default(),
+            is_standalone_of_zklock: text.contains("-zklock-standalone"),
         })
     }
 
@@ -107,6 +110,9 @@ mod tests {
         let state = ServerState::parse(text).unwrap();
         assert_eq!((&*state.version, &*state.mode, &*state.connections), ("3.9.3", "leader", "5"));
         assert!(state.is_older_than([3, 9, 4]) && !state.is_older_than([3, 9, 3]) && !state.is_older_than([3, 5, 0]));
+        assert!(!state.is_standalone_of_zklock);
+        let own = ServerState::parse(&text.replace("3.9.3-c26634f", "3.8.0-zklock-standalone-0.1.0")).unwrap();
+        assert!(own.is_standalone_of_zklock && own.version == "3.8.0");
         assert_eq!(ServerState::parse("something else"), None);
     }
 

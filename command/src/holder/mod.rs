@@ -28,9 +28,10 @@ use crate::cli::HoldArguments;
 use crate::exit::{Exit, Failure};
 use crate::observe::table::print;
 use crate::run::hold::Mode;
-use crate::run::nesting::{self, Held};
+use crate::run::nesting::Held;
 use crate::run::{check_lengths, paths, signals};
 use crate::settings::Settings;
+use crate::variables;
 
 /// Acquires a lock in the background, prints what a script needs to know, and returns the exit code.
 pub(crate) fn run(arguments: &HoldArguments) -> u8 {
@@ -57,8 +58,8 @@ fn fail(arguments: &HoldArguments, failure: &Failure) -> u8 {
 
 fn start(arguments: &HoldArguments) -> Result<u8, Failure> {
     let (mode, paths) = (Mode::of(&arguments.lock), paths(&arguments.path, &arguments.lock)?);
-    let settings = Settings::read(&arguments.connection, |name| std::env::var_os(name))?;
-    let held = Held::check(std::env::var_os(nesting::HELD).as_deref(), &settings.servers, &paths)?;
+    let settings = Settings::of_process(&arguments.connection)?;
+    let held = Held::check(std::env::var_os(variables::HELD).as_deref(), &settings.servers, &paths)?;
     check_lengths(&paths, mode, &held.value(Some(i32::MAX)))?;
     signals::restore_child_signal();
     close_inherited();

@@ -55,7 +55,7 @@ impl HolderProcess<'_> {
 
     fn run_with(self, client: &Client, timeout: Option<Duration>, inbox: &Inbox, null: &File) -> Result<Exit, Failure> {
         let command = self.bound.process_name().unwrap_or_else(|| "zklock".to_owned());
-        let owner = Owner::current(&command);
+        let owner = Owner::current(&command, self.mode.max_leases());
         let target = Target::new(client, self.mode, self.paths)?;
         let queued = wall_time();
         target.set_data(&owner.data(queued, None))?;

@@ -11,10 +11,11 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::shell::{self, HOLD_PID};
+use super::shell;
 use crate::cli::ReleaseArguments;
 use crate::exit::{Exit, Failure};
 use crate::observe::table::answer;
+use crate::variables::HOLD_PID;
 
 /// The name of the holder process in `ps`.
 pub(super) const PROCESS_NAME: &CStr = c"zklock-holder";

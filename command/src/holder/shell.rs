@@ -1,10 +1,7 @@
 //! What `hold --sh` and `release --sh` print: commands for the shell that evaluates the output.
 
-use crate::run::Variables;
-use crate::run::nesting::{self, HELD};
-
-/// The variable with the process id of the holder process.
-pub(super) const HOLD_PID: &str = "ZKLOCK_HOLD_PID";
+use crate::run::{Variables, nesting};
+use crate::variables::{HELD, HOLD_PID, OF_HOLD};
 
 /// Writes the output of `hold --sh`: the variables of a hold, whose holder process is `pid`.
 ///
@@ -37,7 +34,7 @@ pub(crate) fn assignments(variables: &Variables, pid: i32, caller: Option<i32>) 
 pub(crate) fn removal(pid: i32, variable: impl Fn(&str) -> Option<String>) -> String {
     // A later hold of the same script has replaced the variables of an earlier one.
     let is_latest = variable(HOLD_PID) == Some(pid.to_string());
-    let names = Variables::NAMES.into_iter().filter(|name| *name != HELD).chain([HOLD_PID]);
+    let names = OF_HOLD.into_iter().filter(|name| *name != HELD).chain([HOLD_PID]);
     let removed: String = names.filter(|_| is_latest).map(|name| format!("unset {name};\n")).collect();
     match nesting::without(&variable(HELD).unwrap_or_default(), pid) {
         held if held.is_empty() => format!("{removed}unset {HELD};\n"),

@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
         )));
     }
     let deadline = arguments.timeout.map(|timeout| BootTime::now() + timeout);
-    let settings = Settings::read(&arguments.connection, |name| std::env::var_os(name))?;
+    let settings = Settings::of_process(&arguments.connection)?;
     let client = connect_with(&settings, arguments.timeout, &Console::new(Verbosity::Normal, false))?;
     let Some(limit) = arguments.timeout else { return wait(&client, arguments, None) };
     let (sender, result) = mpsc::channel();

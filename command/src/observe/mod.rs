@@ -20,7 +20,7 @@ use crate::settings::Settings;
 
 /// Connects with the settings of the user.
 pub(crate) fn connect(connection: &Connection) -> Result<Client, Failure> {
-    let settings = Settings::read(connection, |name| std::env::var_os(name))?;
+    let settings = Settings::of_process(connection)?;
     connect_with(&settings, None, &Console::new(Verbosity::Normal, false))
 }
 
@@ -30,6 +30,7 @@ pub(crate) fn connect_with(
     timeout: Option<Duration>,
     console: &Console,
 ) -> Result<Client, Failure> {
+    settings.warn(console);
     let started = BootTime::now();
     let connecting = Client::start_connect(&settings.servers, &settings.config_within(timeout))?;
     let connected = loop {

@@ -1,13 +1,13 @@
 //! `zklock revoke`: asks the holders of a lock to release it (Curator's `Revoker`).
 
-use zklock::{Call, Result as ZkResult};
+use zklock::{Client, Result as ZkResult};
 
 use crate::cli::RevokeArguments;
 use crate::exit::{Exit, Failure};
 use crate::observe::connect;
 use crate::observe::table::answer;
-use crate::owner::printable_line;
-use crate::survey::{BATCH, Entry, Survey, read_contents};
+use crate::owner::{REVOKE, printable_line};
+use crate::survey::{Entry, Survey, read_contents};
 
 /// Asks all holders.
 pub(crate) fn run(arguments: &RevokeArguments) -> Result<Exit, Failure> {
@@ -25,14 +25,10 @@ pub(crate) fn run(arguments: &RevokeArguments) -> Result<Exit, Failure> {
     read_contents(&client, others.iter_mut().map(|entry| &mut **entry))?;
     // A failure of standard output does not keep the other holders from being asked.
     let mut printed = Ok(());
-    for batch in asked.chunks(BATCH) {
-        let calls: Vec<Call<()>> =
-            batch.iter().map(|entry| client.start_revoke(&entry.node)).collect::<ZkResult<_>>()?;
-        for (entry, call) in batch.iter().zip(calls) {
-            call.wait()?;
-            printed = printed
-                .and_then(|()| answer(&format!("asked {} to release {}\n", entry.who(), printable_line(&entry.node))));
-        }
+    for entry in asked {
+        ask(&client, entry)?;
+        printed = printed
+            .and_then(|()| answer(&format!("asked {} to release {}\n", entry.who(), printable_line(&entry.node))));
     }
     if let Some(other) = others.first() {
         let message = format!(
@@ -43,4 +39,21 @@ pub(crate) fn run(arguments: &RevokeArguments) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::Foreign, message));
     }
     printed.map(|()| Exit::Command(0))
+}
+
+/// Asks a holder. The request to a `zklock` contains what the holder has written about itself, so that the holder remains
+/// visible. Curator accepts only the plain request.
+fn ask(client: &Client, entry: &Entry) -> ZkResult<()> {
+    if entry.content.as_ref().is_none_or(|content| content.who.owner.is_none()) {
+        return client.revoke(&entry.node);
+    }
+    while let Some(node) = client.read_node(&entry.node)? {
+        let before = node.data.strip_prefix(REVOKE.as_bytes()).unwrap_or(&node.data);
+        let data = [REVOKE.as_bytes(), before].concat();
+        // The holder may have written the time of its acquire meanwhile.
+        if client.write_node(&entry.node, &entry.node, &data, Some(node.version))?.is_some() {
+            break;
+        }
+    }
+    Ok(())
 }

@@ -25,6 +25,7 @@ pub(crate) fn connect(
     inbox: &Inbox,
     wait: impl Fn(Option<Duration>) -> Result<(), Failure>,
 ) -> Result<Client, Failure> {
+    settings.warn(console);
     let (started, waker) = (BootTime::now(), inbox.waker());
     let config = settings.config_within(timeout).on_event(move |_| waker.wake());
     let connecting = Client::start_connect(&settings.servers, &config)?;

@@ -12,10 +12,7 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 
 use super::signals::Mask;
 use crate::clock::BootTime;
-use crate::settings::secret_variables;
-
-/// The name of the variable with the number of the status descriptor.
-pub(crate) const STATUS_FD: &str = "ZKLOCK_STATUS_FD";
+use crate::variables::{self, STATUS_FD};
 
 /// The error number of a start that came too late. No error of exec has this number.
 pub(crate) const TOO_LATE: i32 = libc::ETIME;
@@ -56,7 +53,7 @@ pub(crate) fn start(command: &[OsString], environment: Vec<(String, OsString)>, 
     let guardian = getpid();
     let mut child = Command::new(program);
     child.args(arguments).envs(environment).env(STATUS_FD, origin.status.as_raw_fd().to_string());
-    secret_variables().for_each(|name| _ = child.env_remove(name));
+    variables::secrets().for_each(|name| _ = child.env_remove(name));
     let prepare = move || {
         // The group may be gone if the wrapper was killed. The child then stays in the group of the guardian, which
         // ends it.

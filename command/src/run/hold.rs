@@ -39,6 +39,11 @@ impl Mode {
         }
     }
 
+    /// The number of leases of a semaphore.
+    pub(crate) const fn max_leases(self) -> Option<i32> {
+        if let Self::Semaphore { max_leases, .. } = self { Some(max_leases) } else { None }
+    }
+
     /// Returns whether only one participant can hold the lock.
     pub(crate) const fn is_exclusive(self) -> bool {
         matches!(self, Self::Mutex | Self::Write | Self::Semaphore { max_leases: 1, .. })

@@ -54,6 +54,7 @@ use crate::owner::{self, Owner};
 use crate::process;
 use crate::schedule::{Schedule, show_time, zone_of_host};
 use crate::settings::Settings;
+use crate::variables;
 
 /// What one call of `run` or `try` does.
 #[derive(Debug)]
@@ -71,7 +72,8 @@ pub(crate) struct Job {
 
 /// Runs the job and returns why it ended.
 pub(crate) fn run(job: &Job, console: &Console) -> Result<Exit, Failure> {
-    let held = Held::check(std::env::var_os(nesting::HELD).as_deref(), &job.settings.servers, &job.paths)?.value(None);
+    let held =
+        Held::check(std::env::var_os(variables::HELD).as_deref(), &job.settings.servers, &job.paths)?.value(None);
     if job.options.once_per.is_some() && !job.mode.is_exclusive() {
         return Err(Failure::usage(
             "--once-per needs a lock that only one participant can hold: a mutex, -x or --semaphore 1",
@@ -88,7 +90,7 @@ pub(crate) fn run(job: &Job, console: &Console) -> Result<Exit, Failure> {
     let (signals, mask) = signals::block()?;
     let guardian =
         job.command.as_deref().map(|command| Guardian::start(command, mask, job.options.leave_running)).transpose()?;
-    let owner = Owner::current(&job.command_name());
+    let owner = Owner::current(&job.command_name(), job.mode.max_leases());
     let socket = std::env::var_os(notify::SOCKET).filter(|_| job.options.notify);
     let service = ServiceManager::connect(socket.as_deref())?;
     let wrapper = Wrapper {
@@ -611,7 +613,7 @@ pub(crate) fn check_lengths(paths: &[String], mode: Mode, held: &str) -> Result<
     let nodes_of_each =
         if let Mode::Semaphore { quantity, .. } = mode { usize::try_from(quantity).unwrap_or(1) } else { 1 };
     let node_lengths = paths.iter().map(|path| path.len().saturating_add(NODE_NAME).saturating_mul(nodes_of_each));
-    let lengths = [("ZKLOCK_NODE", node_lengths.fold(0, usize::saturating_add)), (nesting::HELD, held.len())];
+    let lengths = [("ZKLOCK_NODE", node_lengths.fold(0, usize::saturating_add)), (variables::HELD, held.len())];
     for (name, length) in lengths {
         if length > LONGEST_VALUE {
             return Err(Failure::usage(format!(
@@ -628,18 +630,6 @@ pub(crate) fn check_lengths(paths: &[String], mode: Mode, held: &str) -> Result<
 pub(crate) struct Variables([String; 8]);
 
 impl Variables {
-    /// The names of the variables.
-    pub(crate) const NAMES: [&str; 8] = [
-        "ZKLOCK_PATH",
-        "ZKLOCK_NODE",
-        "ZKLOCK_MODE",
-        "ZKLOCK_FENCE",
-        "ZKLOCK_SESSION",
-        "ZKLOCK_OWNER",
-        "ZKLOCK_WAITED_MS",
-        nesting::HELD,
-    ];
-
     pub(crate) fn new(
         client: &Client,
         hold: &Hold,
@@ -663,7 +653,7 @@ impl Variables {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        Self::NAMES.into_iter().zip(self.0.iter().map(String::as_str))
+        variables::OF_HOLD.into_iter().zip(self.0.iter().map(String::as_str))
     }
 }
 

@@ -4,12 +4,10 @@
 use std::ffi::OsStr;
 
 use crate::exit::Failure;
+use crate::variables::HELD;
 
-/// The variable with the locks that are held above this process, one on each line. After the lock of a `zklock hold`, a tab
-/// and the id of its holder process follow.
-pub(crate) const HELD: &str = "ZKLOCK_HELD";
-
-/// The locks that are held above this process, and those of this call.
+/// The locks that are held above this process, and those of this call. The variable has one lock on each line. After the
+/// lock of a `zklock hold`, a tab and the id of its holder process follow.
 #[derive(Debug)]
 pub(crate) struct Held {
     above: String,

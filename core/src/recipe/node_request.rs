@@ -7,6 +7,7 @@ use zklock_proto::{Code, CreateMode, Identity, MultiResult, Request, Response, S
 
 use super::contender::{Input, REVOKE};
 use super::directories::{DirectoryCreation, ancestors, parents};
+use super::directory_cache::children_created;
 use super::{Context, RequestKind};
 use crate::acl::{Permission, Place};
 use crate::error::{Error, Result, Status};
@@ -62,6 +63,8 @@ pub struct Children {
     /// The zxid of the transaction that last created or deleted a child. The value differs for each list of the same
     /// node.
     pub zxid: i64,
+    /// The number of children that the node has ever had. The next sequential child gets this sequence number.
+    pub created: i64,
 }
 
 /// The suffix of the name with which the client checks a permission. No lock recipe uses such a name.
@@ -475,7 +478,11 @@ impl NodeRequest {
                 NodeReply::Content(Some(NodeContent { data, version, czxid, created_ms, session_id }))
             }
             (Self::List { .. } | Self::AwaitChange { .. }, Response::Children2 { children, stat }) => {
-                NodeReply::Children(Some(Children { names: children, zxid: stat.pzxid }))
+                NodeReply::Children(Some(Children {
+                    names: children,
+                    zxid: stat.pzxid,
+                    created: children_created(stat),
+                }))
             }
             (Self::Identities, Response::Identities(identities)) => {
                 let name = |identity: Identity| format!("{}:{}", identity.scheme, identity.id);

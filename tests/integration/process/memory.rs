@@ -125,7 +125,7 @@ const HANDSHAKES: &[(&str, Handshake)] = &[
 ];
 
 /// The test starts a process for each client. The variable contains the index of the case and the server's address.
-const CLIENT: &str = "ZKLOCK_TEST_CLIENT";
+const CLIENT: &str = "TEST_ZKLOCK_CLIENT";
 
 #[test]
 #[ignore = "part of make verify"]

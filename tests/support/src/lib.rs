@@ -48,7 +48,7 @@ pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Whether the tests check time limits exactly, as in `make verify`.
 pub fn limits_are_exact() -> bool {
-    std::env::var_os("ZKLOCK_EXACT_LIMITS").is_some()
+    std::env::var_os("TEST_ZKLOCK_EXACT_LIMITS").is_some()
 }
 
 /// How late a result may be. A busy machine may delay every thread and every server.

@@ -565,11 +565,11 @@ impl Drop for ServerProcess {
     }
 }
 
-/// The class path: the jars of Debian's package, or all jars of the directory in ZKLOCK_TEST_ZOOKEEPER_JARS (`lib` of a
+/// The class path: the jars of Debian's package, or all jars of the directory in TEST_ZKLOCK_ZOOKEEPER_JARS (`lib` of a
 /// release tarball), or all jars of the directory `jars`.
 fn class_path(jars: Option<&Path>) -> String {
     let debian = "/usr/share/java";
-    let wanted = std::env::var("ZKLOCK_TEST_ZOOKEEPER_JARS").ok();
+    let wanted = std::env::var("TEST_ZKLOCK_ZOOKEEPER_JARS").ok();
     let directory = wanted.or_else(|| jars.map(|jars| jars.display().to_string())).unwrap_or_else(|| debian.to_owned());
     if directory != debian {
         return format!("{directory}/*");

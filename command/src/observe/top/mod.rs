@@ -22,7 +22,7 @@ use crate::settings::Settings;
 
 /// Shows the locks until the user ends the verb.
 pub(crate) fn run(arguments: &TopArguments) -> Result<Exit, Failure> {
-    let settings = Settings::read(&arguments.connection, |name| std::env::var_os(name))?;
+    let settings = Settings::of_process(&arguments.connection)?;
     let scope = Scope { root: arguments.path.clone(), limit: arguments.limit, has_directories: false };
     let knows_sequences = std::env::var_os("TERM").is_some_and(|name| !name.is_empty() && name != "dumb");
     if isatty(stdout()) && knows_sequences && !arguments.json {

@@ -246,7 +246,8 @@ impl Contender {
         }
         let was_found = node.czxid.replace(stat.czxid).is_none();
         let is_new = node.revocation_version != Some(stat.version) || Mutant::RepeatRevocationReports.is_active();
-        if data.as_deref() == Some(REVOKE) && is_new && self.is_revocable {
+        // The command `zklock` adds the data that the node had before.
+        if data.as_deref().is_some_and(|data| data.starts_with(REVOKE)) && is_new && self.is_revocable {
             let node = self.node_mut(index)?;
             node.revocation_version = Some(stat.version);
             self.revocation = Some(node.path.clone());
