@@ -72,9 +72,8 @@ fn program_listens_on_a_host_name_and_rejects_invalid_addresses() {
 
 #[test]
 fn lines_on_the_standard_input_cause_faults() {
-    let mut program = Program::start(
-        Command::new(PROGRAM).args(["--control", "--listen", "127.0.0.1:0"]).stdin(Stdio::piped()),
-    );
+    let mut program =
+        Program::start(Command::new(PROGRAM).args(["--control", "--listen", "127.0.0.1:0"]).stdin(Stdio::piped()));
     let (mut input, address) = (program.child.stdin.take().unwrap(), program.address.clone());
     let mut ask = |line: &str| {
         writeln!(input, "{line}").unwrap();

@@ -11,6 +11,7 @@ use super::inbox::Inbox;
 use super::progress::{Progress, TICK};
 use crate::clock::BootTime;
 use crate::console::Console;
+use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::settings::Settings;
 use crate::survey::{Survey, read_contents};
@@ -114,7 +115,7 @@ fn busy(error: Error, client: &Client, paths: &[String], waited: Duration, timeo
     let Some((path, holder)) = holder else { return error.into() };
     let limit = match timeout {
         Some(Duration::ZERO) => String::new(),
-        _ => format!("not acquired within {} ms; ", waited.as_millis()),
+        _ => format!("not acquired within {}; ", duration::show(waited)),
     };
     Failure::new(Exit::Busy, format!("{path}: {limit}{holder}"))
 }

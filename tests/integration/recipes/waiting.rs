@@ -76,8 +76,7 @@ fn timeout_message_names_the_holder() {
     wait_until(TEST_TIMEOUT, || held.participants().unwrap().len() == 2);
     let said = wanted.acquire(Some(SHORT_WAIT)).unwrap_err().to_string();
     let nearest = &held.participants().unwrap()[1].node_path;
-    let expected =
-        format!("s; 2 ahead in the queue, the nearest is {nearest} (session {session:#x}, data \"host-a\")");
+    let expected = format!("s; 2 ahead in the queue, the nearest is {nearest} (session {session:#x}, data \"host-a\")");
     assert!(said.ends_with(&expected), "{said}");
     drop(waiter);
 }
