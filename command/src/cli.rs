@@ -52,7 +52,7 @@ pub(crate) enum Verb {
     ///
     /// Waits for the lock, runs the command, and returns its exit code. Signals reach the command. When the command
     /// ends, or the lock is lost, zklock ends every process that the command has started.
-    #[command(after_help = RUN_EXAMPLES, override_usage = RUN_USAGE)]
+    #[command(after_help = RUN_EXAMPLES, after_long_help = long(RUN_EXAMPLES, include_str!("../man/run.txt")), override_usage = RUN_USAGE)]
     Run(RunArguments),
     /// Acquire a lock without waiting.
     ///
@@ -64,27 +64,30 @@ pub(crate) enum Verb {
     ///
     /// Waits for the lock, prints what the script needs to know, and returns. A process in the background keeps the
     /// lock until the script ends, or `zklock release` is called.
-    #[command(after_help = HOLD_EXAMPLES)]
+    #[command(after_help = HOLD_EXAMPLES, after_long_help = long(HOLD_EXAMPLES, include_str!("../man/hold.txt")))]
     Hold(HoldArguments),
     /// Release the lock of `zklock hold`.
     ///
     /// Ends the process in the background, and waits until it has released the lock.
+    #[command(after_long_help = include_str!("../man/release.txt"))]
     Release(ReleaseArguments),
     /// List the locks below a path, with their holders.
     ///
     /// Shows a tree of all locks that are held or waited for: the kind of lock, how many wait, since when, and who
     /// holds it.
+    #[command(after_long_help = include_str!("../man/look.txt"))]
     Ls(LsArguments),
     /// Show the queue of a lock.
     ///
     /// Shows all holders and waiters in the order of the queue, and the last runs of a job with --once-per.
+    #[command(after_long_help = include_str!("../man/look.txt"))]
     Status(StatusArguments),
     /// Watch the locks below a path.
     ///
     /// Shows the locks that are held or waited for, and refreshes by itself, as top(1) does. The locks with the longest
     /// wait come first. A * marks a lock whose holders have changed since the last refresh. Without a terminal, each
     /// refresh prints a block of text.
-    #[command(after_help = TOP_KEYS)]
+    #[command(after_help = include_str!("../man/top.txt"))]
     Top(TopArguments),
     /// Wait until a lock is free.
     ///
@@ -117,13 +120,6 @@ Examples:
 
   zklock hold --for 10m /locks/maintenance             for ten minutes";
 
-const TOP_KEYS: &str = "\
-Keys:
-  q       end
-  space   refresh at once
-  s       sort by the next order: longest wait, longest queue, longest hold, path
-  p       pause, and continue";
-
 const WAIT_EXAMPLES: &str = "\
 Examples:
   zklock wait -w 5m /locks/deploy && ./start-the-server
@@ -143,11 +139,7 @@ Examples:
   zklock run -x /locks/config -- ./change-config       one writer, and no readers
   zklock run --semaphore 3 /locks/api -- ./crawl       at most three at the same time
   zklock run --and /locks/b /locks/a -- ./move         both locks, or none
-  zklock run --once-per day --retry-failed /locks/nightly -- ./report.sh
-
-The command sees ZKLOCK_PATH, ZKLOCK_NODE, ZKLOCK_MODE, ZKLOCK_FENCE (the fencing token),
-ZKLOCK_SESSION, ZKLOCK_OWNER, ZKLOCK_WAITED_MS, ZKLOCK_HELD and ZKLOCK_STATUS_FD (a descriptor
-that becomes readable when the lock is lost).";
+  zklock run --once-per day --retry-failed /locks/nightly -- ./report.sh";
 
 const TRY_EXAMPLES: &str = "\
 Examples:
@@ -184,6 +176,9 @@ pub(crate) struct TryArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct LsArguments {
+    /// Show only the locks that are held or waited for longer than this time, and exit with 75 if there are any.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) longer_than: Option<Duration>,
     /// Show also the nodes that are no locks, or that are free locks.
     #[arg(short, long)]
     pub(crate) all: bool,
@@ -271,13 +266,39 @@ pub(crate) struct ReleaseArguments {
     /// Print commands for a shell that remove the variables of the lock: eval "$(zklock release --sh)".
     #[arg(long)]
     pub(crate) sh: bool,
-    /// The process id that `zklock hold` has printed. Default: $ZKLOCK_HOLD_PID.
-    #[arg(value_name = "PID", value_parser = parsed::<i32>("a process id"))]
-    pub(crate) pid: Option<i32>,
+    /// The process id that `zklock hold` has printed, or the path of its lock. Default: $ZKLOCK_HOLD_PID.
+    #[arg(value_name = "PID|PATH", value_parser = HoldName::parse)]
+    pub(crate) hold: Option<HoldName>,
+}
+
+/// The end of a long help and of a man page: the examples, and the notes.
+fn long(examples: &str, notes: &str) -> String {
+    format!("{examples}\n\n{notes}")
+}
+
+/// What names a hold of this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum HoldName {
+    /// The id of the holder process.
+    Pid(i32),
+    /// The path of a lock.
+    Path(String),
+}
+
+impl HoldName {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.starts_with('/') {
+            return Ok(Self::Path(text.to_owned()));
+        }
+        text.parse().map(Self::Pid).map_err(|_| "expected a process id, or a path that begins with /".to_owned())
+    }
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WaitArguments {
+    /// Print one JSON object when the lock is free.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Wait for at most this time, for example 90s or 5m. Default: no limit.
     #[arg(short = 'w', long, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) timeout: Option<Duration>,
@@ -298,6 +319,9 @@ pub(crate) struct WaitArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct RevokeArguments {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// The path of the lock.
     pub(crate) path: String,
     #[command(flatten)]
@@ -312,6 +336,9 @@ pub(crate) struct BreakArguments {
     /// Delete this node only, which may also belong to a participant that waits.
     #[arg(long, value_name = "NAME")]
     pub(crate) node: Option<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// The path of the lock.
     pub(crate) path: String,
     #[command(flatten)]
@@ -332,14 +359,16 @@ pub(crate) struct DoctorArguments {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Connection {
-    /// The ZooKeeper servers, with an optional chroot: host:2181,host:2181/app. Default: $ZKLOCK_SERVERS.
+    /// The ZooKeeper servers, with an optional chroot: host:2181,host:2181/app. Default: $ZKLOCK_SERVERS,
+    /// or `servers` in the options file.
     #[arg(long, value_name = "LIST")]
     pub(crate) servers: Option<String>,
     /// Set an option of the library, for example tls.ca=/etc/zk/ca.pem. Also as a variable:
     /// ZKLOCK_TLS_CA=/etc/zk/ca.pem.
     #[arg(short = 'o', long = "option", value_name = "NAME=VALUE", value_parser = assignment)]
     pub(crate) options: Vec<(String, String)>,
-    /// Read options from a file with one `name = value` on each line. Default: $ZKLOCK_CONFIG.
+    /// Read options from a file with one `name = value` on each line. Default: $ZKLOCK_CONFIG, or else
+    /// $XDG_CONFIG_HOME/zklock.conf, or else /etc/zklock.conf.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
 }
@@ -556,11 +585,6 @@ fn split(verb: &clap::Command, words: Vec<OsString>) -> (Vec<OsString>, Vec<OsSt
         own.extend(words.by_ref().take(usize::from(is_value_next)));
     }
     (own, Vec::new(), None)
-}
-
-/// Makes a parser whose error says what was expected.
-fn parsed<T: FromStr>(expected: &'static str) -> impl Fn(&str) -> Result<T, String> + Clone {
-    move |text| text.parse().map_err(|_| format!("expected {expected}"))
 }
 
 /// Makes a parser for the whole numbers of a range.

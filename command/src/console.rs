@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::termios::{isatty, tcgetwinsize};
 use serde_json::{Value, json};
 
+use crate::clock::wall_time;
 use crate::duration;
 use crate::exit::Failure;
 use crate::output::Output;
@@ -80,6 +81,7 @@ impl Console {
         if self.is_json {
             if let Some(fields) = fields.as_object_mut() {
                 fields.insert("event".to_owned(), name.into());
+                fields.insert("time".to_owned(), format!("{:.3}", wall_time()).into());
             }
             self.print(&fields.to_string());
         }
@@ -133,7 +135,7 @@ impl Console {
     /// Shows that the servers have not answered for this time.
     pub(crate) fn connecting(&self, servers: &str, lasts: Duration) {
         if lasts >= SLOW_CONNECT {
-            let lasts = duration::show(Duration::from_secs(lasts.as_secs()));
+            let lasts = duration::show_seconds(lasts);
             self.progress(&format!("connecting for {lasts} to {servers} ..."));
         }
     }

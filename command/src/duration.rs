@@ -37,8 +37,12 @@ pub(crate) fn show(duration: Duration) -> String {
 /// Writes how long ago something happened. The clock of the server can be ahead of the clock of this host.
 pub(crate) fn age(since: Option<Timestamp>, now: Timestamp) -> String {
     let Some(since) = since else { return String::new() };
-    let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-    show(Duration::from_secs(age.as_secs()))
+    show_seconds(Duration::try_from(now.duration_since(since)).unwrap_or_default())
+}
+
+/// Writes a duration without parts of a second, for a line that changes once a second.
+pub(crate) fn show_seconds(duration: Duration) -> String {
+    show(Duration::from_secs(duration.as_secs()))
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::CommandFactory as _;
+use serde_json::json;
 
 use crate::cli::{Call, Connection, JobArguments, LockArguments, RunArguments, TryArguments, Verb, Waiting};
 use crate::console::{Console, Verbosity};
@@ -71,9 +72,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             start(&Arguments { connection, lock, waiting, path, command, late_option, needs_command: false }, job)
         }
         Verb::Ls(arguments) => end(observe::ls::run(&arguments), arguments.json),
-        Verb::Wait(arguments) => end(observe::await_free::run(&arguments), false),
-        Verb::Revoke(arguments) => end(operate::revoke::run(&arguments), false),
-        Verb::Break(arguments) => end(operate::break_lock::run(&arguments), false),
+        Verb::Wait(arguments) => end(observe::await_free::run(&arguments), arguments.json),
+        Verb::Revoke(arguments) => end(operate::revoke::run(&arguments), arguments.json),
+        Verb::Break(arguments) => end(operate::break_lock::run(&arguments), arguments.json),
         Verb::Hold(arguments) => holder::run(&arguments),
         Verb::Release(arguments) => end(holder::release::run(&arguments), false),
         Verb::Doctor(arguments) => end(doctor::run(&arguments), arguments.json),
@@ -130,6 +131,7 @@ fn start(arguments: &Arguments, options: JobArguments) -> u8 {
             failure.exit
         }
     };
+    console.event("ended", json!({"exit_code": code(exit)}));
     console.finish();
     code(exit)
 }

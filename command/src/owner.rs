@@ -27,11 +27,10 @@ pub(crate) struct Owner {
 impl Owner {
     /// Returns the owner that this process is while it runs `command`.
     pub(crate) fn current(command: &str, max_leases: Option<i32>) -> Self {
-        let user = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
         Self {
             host: uname().nodename().to_string_lossy().into_owned(),
             pid: getpid().as_raw_nonzero().get(),
-            user: user.unwrap_or_else(|| getuid().as_raw().to_string()),
+            user: user_name(),
             command: command.to_owned(),
             max_leases,
         }
@@ -53,6 +52,17 @@ impl Owner {
         }
         data.to_string().into_bytes()
     }
+}
+
+/// Returns the name of the user. Cron and containers often do not set `USER`.
+fn user_name() -> String {
+    let id = getuid().as_raw().to_string();
+    let variable = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    variable.filter(|name| !name.is_empty()).unwrap_or_else(|| {
+        let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let of_user = |line: &&str| line.split(':').nth(2) == Some(&id);
+        users.lines().find(of_user).and_then(|line| line.split(':').next()).unwrap_or(&id).to_owned()
+    })
 }
 
 /// A description of another participant.
@@ -105,6 +115,11 @@ pub(crate) fn printable_line(text: &str) -> String {
 /// Removes characters that could change the terminal, and shortens long texts.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().filter(|&c| is_printable(c)).take(MAX_LENGTH).collect()
+}
+
+/// Writes the name of a node with escapes in place of the characters that could change the terminal.
+pub(crate) fn escaped(name: &str) -> String {
+    name.chars().map(|c| if is_printable(c) { c.to_string() } else { c.escape_unicode().to_string() }).collect()
 }
 
 /// Returns whether a character neither controls the terminal, nor changes the direction or the order of the text, nor

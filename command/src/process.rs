@@ -4,11 +4,11 @@
 //! has joined the session of its caller: the kernel reports the number 0. The functions of this file return `None` for
 //! such a group or session.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::AsFd;
 
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process};
-use rustix::termios::tcgetpgrp;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 
 use crate::exit::Failure;
 
@@ -76,6 +76,26 @@ pub(crate) fn has_job_control() -> bool {
 /// terminal.
 pub(crate) fn is_in_background(terminal: impl AsFd) -> bool {
     tcgetpgrp(terminal).is_ok_and(|group| Some(group) != own_group())
+}
+
+/// The settings of the terminal of this process. A program that is killed cannot restore them itself.
+#[derive(Debug)]
+pub(crate) struct SavedTerminal(Option<(File, Termios)>);
+
+impl SavedTerminal {
+    pub(crate) fn save() -> Self {
+        let terminal = File::open("/dev/tty").ok();
+        Self(terminal.and_then(|terminal| tcgetattr(&terminal).ok().map(|settings| (terminal, settings))))
+    }
+
+    /// Restores the settings, unless another job is in the foreground.
+    pub(crate) fn restore(&self) {
+        if let Some((terminal, settings)) = &self.0
+            && !is_in_background(terminal)
+        {
+            let _ = tcsetattr(terminal, OptionalActions::Now, settings);
+        }
+    }
 }
 
 /// Stops this process. The default action of SIGTSTP would do the same, but the signal is blocked.

@@ -102,6 +102,23 @@ fn a_release_reports_a_loss_before_it() {
 }
 
 #[test]
+fn a_hold_is_released_by_its_path() {
+    let (path, mut raw) = (path("by-path"), raw());
+    let mut call = zklock(&["hold", "-s", "--for", "60s", &path]).start();
+    assert_eq!((call.wait(), queue(&mut raw, &path).len()), (0, 1));
+    let second = zklock(&["hold", "-s", "--for", "60s", &path]).start();
+    let holders = [call.process("zklock-holder").pid, second.process("zklock-holder").pid];
+    wait_for_queue(&mut raw, &path, 2);
+    let (code_of_both, errors) = code(&["release", &path]);
+    assert!(code_of_both == 64 && holders.iter().all(|pid| errors.contains(&pid.to_string())), "{errors}");
+    assert_eq!(code(&["release", &holders[0].to_string()]), (0, String::new()));
+    assert_eq!(code(&["release", &path]), (0, String::new()));
+    assert_eq!(queue(&mut raw, &path), [""; 0]);
+    let expected = format!("zklock: no zklock hold of this user on this host holds {path}\n");
+    assert_eq!(code(&["release", &path]), (79, expected));
+}
+
+#[test]
 fn a_release_does_not_end_another_process() {
     let sleep = program("sleep", &["60"]).start();
     assert_eq!(code(&["release", &sleep.pid().to_string()]).0, 79);

@@ -182,7 +182,8 @@ fn the_longest_wait_for_a_semaphore_may_not_be_the_first() {
 #[test]
 fn the_status_shows_the_last_runs() {
     let path = path("runs");
-    assert_eq!(code(&["run", "--once-per", "day", &path, "sh", "-c", "exit 3"]).0, 3);
+    let call = zklock(&["run", "--once-per", "day", &path, "sh", "-c", "exit 3"]).env("USER", "u");
+    assert_eq!(call.start().wait(), 3);
     let text = output(&["status", &path]);
     assert!(text.contains("last runs of the job:\nPERIOD") && text.contains("failed: exit code 3"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -289,6 +290,44 @@ fn text_of_others_does_not_reach_the_terminal_raw() {
     for text in shown {
         assert!(text.contains("red") && !text.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{text:?}");
     }
+}
+
+#[test]
+fn ls_finds_long_waits_shows_odd_names_and_names_root() {
+    let (root, mut raw) = (path("monitor"), raw());
+    assert_eq!(
+        output(&["ls", "--longer-than", "1h", &root]),
+        format!("{root} does not exist, so every lock below it is free\n")
+    );
+    let holder = zklock(&["run", &format!("{root}/odd\u{202e}name"), "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    // A client refuses a path with so many parts.
+    let deep = format!("{root}{}", "/x".repeat(256));
+    raw.create_with_ancestors(&deep, b"", flags::PERSISTENT).unwrap();
+    let text = output(&["ls", "--longer-than", "1h", &root]);
+    assert!(!text.contains("odd"), "{text}");
+    assert!(output(&["ls", &root]).contains("odd\\u{202e}name"));
+    wait_until(TEST_TIMEOUT, || code(&["ls", "--longer-than", "1s", &root]).0 == 75);
+    let lock = format!("{root}/odd\u{202e}name");
+    let is_root = rustix::process::geteuid().is_root();
+    assert!(!is_root || output(&["status", &lock]).contains("(sleep) by root"), "{}", output(&["status", &lock]));
+}
+
+#[test]
+fn wait_revoke_and_break_print_json() {
+    let (path, mut raw) = (path("verbs"), raw());
+    assert_eq!(json(&["wait", "--json", &path]), serde_json::json!({"path": path, "free": true}));
+    lock_nodes(&mut raw, &path, &[&curator("lock-")]);
+    let node = format!("{path}/{}", raw.children(&path).unwrap()[0]);
+    let (busy, errors) = code(&["wait", "--json", "-w", "0", &path]);
+    let event: Value = serde_json::from_str(&errors).unwrap();
+    assert_eq!((busy, event["event"].as_str(), &event["exit_code"]), (75, Some("failed"), &75.into()));
+    let asked = json(&["revoke", "--json", &path]);
+    assert_eq!((&asked["asked"][0]["node"], &asked["not_asked"]), (&node.clone().into(), &serde_json::json!([])));
+    let broken = json(&["break", "--json", "--yes", &path]);
+    assert_eq!((&broken["deleted"], &broken["nodes"][0]["node"]), (&true.into(), &node.into()));
+    let nothing = serde_json::json!({"path": path, "deleted": false, "nodes": []});
+    assert_eq!(json(&["break", "--json", &path]), nothing);
 }
 
 #[test]

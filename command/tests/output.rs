@@ -31,15 +31,19 @@ fn each_step_is_an_event_with_json() {
     let held = events.iter().find(|event| event["holder"].is_string()).unwrap();
     assert!(held["holder"].as_str().unwrap().ends_with("(sleep)"), "{held}");
     assert_eq!(held["ahead"], 1);
-    assert_eq!(names[names.len() - 3..], ["acquired", "started", "exited"], "{names:?}");
-    assert_eq!(events.last().unwrap()["code"], 3);
+    assert_eq!(names[names.len() - 5..], ["acquired", "started", "exited", "released", "ended"], "{names:?}");
+    assert_eq!((&events[events.len() - 3]["code"], &events.last().unwrap()["exit_code"]), (&3.into(), &3.into()));
+    let times: Vec<&str> = events.iter().map(|event| event["time"].as_str().unwrap()).collect();
+    assert!(times.is_sorted() && times[0].ends_with('Z'), "{times:?}");
 }
 
 #[test]
 fn a_failure_is_an_event_with_json() {
     let (code, errors) = code(&["run", "--json", "a", "true"]);
-    let event: serde_json::Value = serde_json::from_str(&errors).unwrap();
+    let (failed, ended) = errors.split_once('\n').unwrap();
+    let [event, ended] = [failed, ended].map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     assert_eq!((code, event["exit_code"].as_i64()), (64, Some(64)));
+    assert_eq!((ended["event"].as_str(), &ended["exit_code"]), (Some("ended"), &event["exit_code"]));
     assert_eq!(event["message"], "path \"a\": must start with '/'");
 }
 

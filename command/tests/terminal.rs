@@ -9,10 +9,10 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{ioctl_tiocsctty, setsid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use zklock_test_support::{ZooKeeper, flags, wait_until};
 
-use crate::common::{Call, Running, TEST_TIMEOUT, file, path, program, raw, wait_for_queue, zklock, zklock_on};
+use crate::common::{Call, Running, TEST_TIMEOUT, file, path, program, queue, raw, wait_for_queue, zklock, zklock_on};
 
 /// A terminal, and what the programs on it have written.
 pub(crate) struct Terminal {
@@ -186,6 +186,36 @@ fn the_wait_is_one_line_that_updates_itself() {
     let screen = terminal.screen().replace("^C", "");
     assert!(!screen.contains('\n') || screen.lines().count() == 1, "{screen:?}");
     assert!(screen.split('\r').all(|line| line.trim_end_matches("\x1b[K").chars().count() < 80), "{screen:?}");
+}
+
+#[test]
+fn a_tree_that_zklock_ends_leaves_the_terminal_as_it_was() {
+    let script = "stty -echo -icanon; echo ready; sleep 60";
+    let (path, mut raw) = (path("settings"), raw());
+    let (terminal, mut call) = Terminal::start(zklock(&["run", &path, "sh", "-c", script]));
+    terminal.wait_for("ready");
+    let has_echo =
+        || tcgetattr(&terminal.keyboard).unwrap().local_modes.contains(LocalModes::ECHO | LocalModes::ICANON);
+    assert!(!has_echo());
+    let node = queue(&mut raw, &path).remove(0);
+    assert_eq!(raw.delete(&format!("{path}/{node}")), 0);
+    assert_eq!(call.wait(), 79);
+    assert!(has_echo());
+}
+
+#[test]
+fn a_hold_that_is_lost_says_so_on_its_terminal() {
+    let (path, mut raw) = (path("interactive"), raw());
+    let script =
+        format!("{} hold --for 60s {path} >/dev/null; read line; echo got $line", env!("CARGO_BIN_EXE_zklock"));
+    let (mut terminal, mut call) = Terminal::start(program("sh", &["-c", &script]));
+    wait_for_queue(&mut raw, &path, 1);
+    call.process("zklock-holder");
+    let node = queue(&mut raw, &path).remove(0);
+    assert_eq!(raw.delete(&format!("{path}/{node}")), 0);
+    terminal.wait_for(&format!("zklock: {path}: the lock is lost or can no longer be confirmed"));
+    terminal.press("x\n");
+    assert_eq!(call.wait(), 0);
 }
 
 #[test]

@@ -152,6 +152,15 @@ fn readers_share_and_a_semaphore_counts() {
 }
 
 #[test]
+fn no_more_leases_are_in_use_than_the_semaphore_has() {
+    let path = path("more");
+    let lease = zklock(&["run", "--semaphore", "3", "--qty", "3", &path, "sleep", "60"]).start();
+    lease.wait_for_tree(1);
+    let (code, errors) = code(&["run", "-n", "--semaphore", "2", &path, "true"]);
+    assert!(code == 75 && errors.contains("2 of 2 leases are in use"), "{errors}");
+}
+
+#[test]
 fn several_paths_are_acquired_as_a_unit() {
     let (one, two) = (path("one"), path("two"));
     let holder = zklock(&["run", &two, "sleep", "60"]).start();

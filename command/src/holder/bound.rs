@@ -69,10 +69,15 @@ impl Bound {
 
     /// Sends TERM to the bound process, because the lock is lost.
     pub(crate) fn signal_loss(&self) {
-        if let (Some(process), OnHoldLost::Term) = (&self.process, self.on_lost) {
+        if let (Some(process), Some(_)) = (&self.process, self.terminated()) {
             // The process may have ended.
             let _ = pidfd_send_signal(&process.pidfd, Signal::TERM);
         }
+    }
+
+    /// The process that gets TERM if the lock is lost.
+    pub(crate) fn terminated(&self) -> Option<i32> {
+        if self.on_lost == OnHoldLost::Term { self.pid() } else { None }
     }
 }
 

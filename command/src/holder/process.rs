@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::time::Duration;
 
+use rustix::termios::isatty;
 use zklock::{Call, Client, LockState, Status};
 
 use super::bound::Bound;
@@ -75,14 +76,14 @@ impl HolderProcess<'_> {
         } else {
             to_json(&variables, owner.pid, self.bound)
         };
-        let Self { arguments, bound, mut caller, .. } = self;
+        let Self { bound, mut caller, arguments, paths, .. } = self;
         // `zklock release` finds a holder process by this name.
         let _ = rustix::thread::set_name(super::release::PROCESS_NAME);
         leave_caller(null);
-        let exit_code = super::release::create_exit_code_file();
+        let file = super::release::create_hold_file(paths);
         caller.send(&text)?;
         let result = keep(client, &hold, bound, caller, inbox, acquired, arguments);
-        super::release::store_exit_code(exit_code, &result);
+        super::release::store_exit_code(file, &result);
         result
     }
 
@@ -115,7 +116,10 @@ fn leave_caller(null: &File) {
     let _ = rustix::process::setsid();
     let _ = rustix::stdio::dup2_stdin(null);
     let _ = rustix::stdio::dup2_stdout(null);
-    let _ = rustix::stdio::dup2_stderr(null);
+    // A person at a terminal wants to know that the lock is lost.
+    if !isatty(std::io::stderr()) {
+        let _ = rustix::stdio::dup2_stderr(null);
+    }
 }
 
 /// Keeps the lock until the bound is over, a signal arrives, the report cannot be printed, or the lock is lost.
@@ -143,7 +147,10 @@ fn keep(
             drop(caller);
             // The end of the session deletes the node if it still exists.
             let _ = client.close();
-            return Err(Failure::new(Exit::Lost, "the lock is lost or can no longer be confirmed"));
+            let term = bound.terminated().map(|pid| format!("; process {pid} gets TERM")).unwrap_or_default();
+            let message =
+                format!("{}: the lock is lost or can no longer be confirmed{term}", arguments.path.to_string_lossy());
+            return Err(Failure::new(Exit::Lost, message));
         }
         let left = until.map(|until| until - BootTime::now());
         let is_over = caller.look().is_err() || bound.is_over() || left == Some(Duration::ZERO);

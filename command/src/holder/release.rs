@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -12,22 +12,28 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::shell;
-use crate::cli::ReleaseArguments;
+use crate::cli::{HoldName, ReleaseArguments};
 use crate::exit::{Exit, Failure};
 use crate::observe::table::answer;
 use crate::variables::HOLD_PID;
 
 /// The name of the holder process in `ps`.
 pub(super) const PROCESS_NAME: &CStr = c"zklock-holder";
-/// The name of the file in memory in which a holder process leaves its exit code. `zklock release` is not the parent of
-/// the holder process, so it cannot ask the kernel for the exit code.
-const EXIT_CODE_FILE: &str = "zklock-exit-code";
+/// The name of the file in memory that describes a holder process: the path of each lock on one line, and at the end the
+/// exit code. `zklock release` is not the parent of the holder process, so it cannot ask the kernel for the exit code.
+const HOLD_FILE: &str = "zklock-hold";
+/// The beginning of the line with the exit code. A path begins with a slash.
+const EXIT_CODE: &str = "exit code ";
 /// The time after which a release counts as not confirmed.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Releases the lock.
 pub(crate) fn run(arguments: &ReleaseArguments) -> Result<Exit, Failure> {
-    let pid = arguments.pid.map_or_else(pid_of_environment, Ok);
+    let pid = match &arguments.hold {
+        Some(HoldName::Pid(pid)) => Ok(*pid),
+        Some(HoldName::Path(path)) => find_holder(path),
+        None => pid_of_environment(),
+    };
     let released = pid.as_ref().map_err(Clone::clone).and_then(|&pid| release(pid));
     if arguments.sh {
         // After a loss, the script holds the lock as little as after a release.
@@ -52,7 +58,7 @@ fn release(pid: i32) -> Result<Exit, Failure> {
     if !is_running_holder(pid) || has_ended_within(&pidfd, Duration::ZERO) {
         return Err(ended());
     }
-    let exit_code = open_exit_code_file(pid);
+    let file = open_hold_file(pid);
     match pidfd_send_signal(&pidfd, Signal::TERM) {
         Ok(()) => {}
         Err(Errno::SRCH) => return Err(ended()),
@@ -63,33 +69,55 @@ fn release(pid: i32) -> Result<Exit, Failure> {
             format!("process {pid} has not confirmed the release; the lock becomes free when its session ends");
         return Err(Failure::new(Exit::Unconfirmed, message));
     }
-    let mut code = [0];
-    let is_known = exit_code.is_some_and(|mut file| file.read_exact(&mut code).is_ok());
-    if is_known && code == [Exit::Lost.code()] {
+    let text = file.and_then(|file| io::read_to_string(file).ok()).unwrap_or_default();
+    if text.lines().last() == Some(&format!("{EXIT_CODE}{}", Exit::Lost.code())) {
         return Err(Failure::new(Exit::Lost, "the lock was lost before it was released"));
     }
     Ok(Exit::Command(0))
 }
 
-/// Creates the file in which this holder process leaves its exit code. Without the file, `zklock release` takes every end
-/// of the process for a release.
-pub(super) fn create_exit_code_file() -> Option<File> {
-    memfd_create(EXIT_CODE_FILE, MemfdFlags::CLOEXEC).ok().map(File::from)
+/// Creates the file that describes this holder process. Without the file, `zklock release` takes every end of the process
+/// for a release, and does not find its paths.
+pub(super) fn create_hold_file(paths: &[String]) -> Option<File> {
+    let mut file = File::from(memfd_create(HOLD_FILE, MemfdFlags::CLOEXEC).ok()?);
+    paths.iter().try_for_each(|path| writeln!(file, "{path}")).ok()?;
+    Some(file)
 }
 
 /// Stores the exit code of this holder process.
 pub(super) fn store_exit_code(file: Option<File>, result: &Result<Exit, Failure>) {
     let code = result.as_ref().map_or_else(|failure| failure.exit.code(), |exit| exit.code());
     if let Some(mut file) = file {
-        let _ = file.write_all(&[code]);
+        let _ = writeln!(file, "{EXIT_CODE}{code}");
     }
 }
 
-/// Opens the exit code file of a holder process.
-fn open_exit_code_file(pid: i32) -> Option<File> {
+/// Finds the holder process of this user that holds the lock with this path.
+fn find_holder(path: &str) -> Result<i32, Failure> {
+    let holds = |&pid: &i32| {
+        let file = Some(pid).filter(|&pid| is_running_holder(pid)).and_then(open_hold_file);
+        file.and_then(|file| io::read_to_string(file).ok()).is_some_and(|text| text.lines().any(|line| line == path))
+    };
+    let processes = fs::read_dir("/proc").map_err(|error| Failure::system("reading /proc", error))?.flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    match &*pids.filter(holds).collect::<Vec<_>>() {
+        [pid] => Ok(*pid),
+        [] => Err(Failure::new(Exit::Lost, format!("no zklock hold of this user on this host holds {path}"))),
+        several => {
+            let list: Vec<String> = several.iter().map(i32::to_string).collect();
+            Err(Failure::usage(format!(
+                "several processes hold {path}; expected one process id of {}",
+                list.join(", ")
+            )))
+        }
+    }
+}
+
+/// Opens the file that describes a holder process.
+fn open_hold_file(pid: i32) -> Option<File> {
     let is_wanted = |link: &fs::DirEntry| {
         let target = fs::read_link(link.path()).unwrap_or_default();
-        target.to_str().is_some_and(|target| target.starts_with(&format!("/memfd:{EXIT_CODE_FILE} ")))
+        target.to_str().is_some_and(|target| target.starts_with(&format!("/memfd:{HOLD_FILE} ")))
     };
     let found = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().find(is_wanted)?;
     File::open(found.path()).ok()

@@ -5,9 +5,11 @@ use std::sync::mpsc;
 use std::thread::Builder;
 use std::time::Duration;
 
+use serde_json::json;
 use zklock::{Client, Status};
 
 use super::connect_with;
+use super::table::answer;
 use crate::cli::WaitArguments;
 use crate::clock::BootTime;
 use crate::console::{Console, Verbosity};
@@ -71,7 +73,8 @@ fn wait(client: &Client, arguments: &WaitArguments, deadline: Option<BootTime>) 
             return Err(Failure::new(Exit::Denied, message));
         }
         if is_free(&survey, arguments) {
-            return Ok(Exit::Command(0));
+            let text = format!("{}\n", json!({"path": survey.path, "free": true}));
+            return answer(if arguments.json { &text } else { "" }).map(|()| Exit::Command(0));
         }
         // The contents are read now, because the server may be silent at the deadline.
         let mut obstacles = survey.entries.iter_mut().filter(|entry| !(arguments.shared && entry.is_shared));

@@ -6,14 +6,18 @@ use super::walk::{Found, Scope, Walk, why_unreadable};
 use crate::cli::LsArguments;
 use crate::duration::age;
 use crate::exit::{Exit, Failure};
+use crate::owner::escaped;
 use crate::survey::{Entry, Kind};
 
 /// Lists the locks.
 pub(crate) fn run(arguments: &LsArguments) -> Result<Exit, Failure> {
     let scope = Scope { root: arguments.path.clone(), limit: arguments.limit, has_directories: arguments.all };
-    let walk = Walk::read(&connect(&arguments.connection)?, &scope)?;
+    let mut walk = Walk::read(&connect(&arguments.connection)?, &scope)?;
+    if let Some(limit) = arguments.longer_than {
+        walk.keep_longer_than(limit);
+    }
     answer(&if arguments.json { format!("{}\n", walk.to_json(walk.found.keys())) } else { show(&walk) })?;
-    Ok(Exit::Command(0))
+    Ok(if arguments.longer_than.is_some() && walk.locks().next().is_some() { Exit::Busy } else { Exit::Command(0) })
 }
 
 fn show(walk: &Walk) -> String {
@@ -63,7 +67,7 @@ fn ancestors<'p>(path: &'p str, root: &str) -> impl Iterator<Item = &'p str> {
 fn label(path: &str, root: &str) -> String {
     let depth = ancestors(path, root).count();
     let name = if depth == 0 { path } else { path.rsplit('/').next().unwrap_or(path) };
-    format!("{}{}", "  ".repeat(depth), crate::owner::printable(name))
+    format!("{}{}", "  ".repeat(depth), escaped(name))
 }
 
 #[cfg(test)]

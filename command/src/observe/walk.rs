@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use zklock::{Client, Error, Result as ZkResult, Status};
+use zklock::{Call, Client, Error, Result as ZkResult, Status};
 
 use crate::clock::wall_time;
 use crate::survey::{BATCH, Entry, Kind, Role, Survey, below, is_of_one_object, read_contents};
@@ -88,16 +88,17 @@ impl Walk {
         while !level.is_empty() {
             let mut next = Vec::new();
             for batch in level.chunks(BATCH) {
-                let calls = batch.iter().map(|path| client.start_children(path)).collect::<ZkResult<Vec<_>>>()?;
+                let calls: Vec<ZkResult<Call<_>>> = batch.iter().map(|path| client.start_children(path)).collect();
                 for (path, call) in batch.iter().zip(calls) {
-                    let children = call.wait();
+                    let children = call.and_then(Call::wait);
                     if *path == scope.root {
                         self.round_trip = started.elapsed();
                     }
                     let survey = match children {
                         // If the root itself is not listed, there is no list, unless the reason is a right.
                         Err(error)
-                            if is_of_one_object(&error)
+                            // A client refuses names that some servers accept.
+                            if (is_of_one_object(&error) || error.status() == Status::Invalid)
                                 && (*path != scope.root || error.status() == Status::Denied) =>
                         {
                             self.add(path, Found::Unreadable(error), scope.limit);
@@ -154,6 +155,20 @@ impl Walk {
         }
         paths.retain(|_, paths| paths.len() > 1);
         paths
+    }
+
+    /// Keeps only the locks that are held or waited for longer than this time.
+    pub(crate) fn keep_longer_than(&mut self, limit: Duration) {
+        let time = self.time;
+        let is_old = |entry: &Entry| {
+            let since = entry.since();
+            since.and_then(|since| Duration::try_from(time.duration_since(since)).ok()).is_some_and(|age| age > limit)
+        };
+        self.found.retain(|_, found| match found {
+            Found::Lock(survey) => survey.entries.iter().any(is_old),
+            Found::Directory => false,
+            Found::Unreadable(_) => true,
+        });
     }
 
     /// Says what is missing because of a limit.

@@ -1,5 +1,7 @@
 //! `zklock break`: deletes the nodes of the holders of a lock, or one node of its queue.
 
+use serde_json::{Value, json};
+
 use crate::cli::BreakArguments;
 use crate::exit::{Exit, Failure};
 use crate::observe::connect;
@@ -25,12 +27,19 @@ pub(crate) fn run(arguments: &BreakArguments) -> Result<Exit, Failure> {
     }
     if nodes.is_empty() {
         let denied = survey.unreadable();
+        if arguments.json {
+            answer(&to_json(arguments, &[]))?;
+            return Ok(Exit::Command(0));
+        }
         answer(&format!("{}: no participant holds the lock, so there is nothing to delete{denied}\n", arguments.path))?;
         return Ok(Exit::Command(0));
     }
     read_contents(&client, nodes.iter_mut().map(|entry| &mut **entry))?;
     if !arguments.yes {
-        for entry in &nodes {
+        if arguments.json {
+            answer(&to_json(arguments, &nodes))?;
+        }
+        for entry in nodes.iter().filter(|_| !arguments.json) {
             answer(&format!("would delete {} of {}\n", printable_line(&entry.node), entry.who()))?;
         }
         return Err(Failure::usage("nothing was deleted; the option --yes deletes the nodes"));
@@ -42,11 +51,13 @@ pub(crate) fn run(arguments: &BreakArguments) -> Result<Exit, Failure> {
         if entry.is_holder() {
             newest = newest.max(Some(entry.content.as_ref().map(|content| content.token)));
         }
-        printed =
-            printed.and_then(|()| answer(&format!("deleted {} of {}\n", printable_line(&entry.node), entry.who())));
+        let line = format!("deleted {} of {}\n", printable_line(&entry.node), entry.who());
+        printed = printed.and_then(|()| answer(if arguments.json { "" } else { &line }));
     }
     printed?;
-    if let Some(token) = newest {
+    if arguments.json {
+        answer(&to_json(arguments, &nodes))?;
+    } else if let Some(token) = newest {
         let token = token.map(|token| format!(", here {token}")).unwrap_or_default();
         answer(&format!(
             "A former holder works on until it notices the loss, and another participant can already hold\n\
@@ -55,4 +66,10 @@ pub(crate) fn run(arguments: &BreakArguments) -> Result<Exit, Failure> {
         ))?;
     }
     Ok(Exit::Command(0))
+}
+
+/// Describes the nodes for a program.
+fn to_json(arguments: &BreakArguments, nodes: &[&mut Entry]) -> String {
+    let nodes: Vec<Value> = nodes.iter().map(|entry| entry.to_json()).collect();
+    format!("{}\n", json!({"path": arguments.path, "deleted": arguments.yes, "nodes": nodes}))
 }

@@ -1,5 +1,6 @@
 //! `zklock revoke`: asks the holders of a lock to release it (Curator's `Revoker`).
 
+use serde_json::json;
 use zklock::{Client, Result as ZkResult};
 
 use crate::cli::RevokeArguments;
@@ -16,7 +17,7 @@ pub(crate) fn run(arguments: &RevokeArguments) -> Result<Exit, Failure> {
     // Only zklock and Curator react to a request.
     let (mut asked, mut others): (Vec<&mut Entry>, Vec<&mut Entry>) =
         survey.entries.iter_mut().filter(|entry| entry.is_holder()).partition(|entry| entry.kind.is_of_curator());
-    if asked.is_empty() && others.is_empty() {
+    if asked.is_empty() && others.is_empty() && !arguments.json {
         answer(&format!("{}: no participant holds the lock{}\n", arguments.path, survey.unreadable()))?;
         return Ok(Exit::Command(0));
     }
@@ -25,10 +26,15 @@ pub(crate) fn run(arguments: &RevokeArguments) -> Result<Exit, Failure> {
     read_contents(&client, others.iter_mut().map(|entry| &mut **entry))?;
     // A failure of standard output does not keep the other holders from being asked.
     let mut printed = Ok(());
-    for entry in asked {
+    for entry in &asked {
         ask(&client, entry)?;
-        printed = printed
-            .and_then(|()| answer(&format!("asked {} to release {}\n", entry.who(), printable_line(&entry.node))));
+        let line = format!("asked {} to release {}\n", entry.who(), printable_line(&entry.node));
+        printed = printed.and_then(|()| answer(if arguments.json { "" } else { &line }));
+    }
+    if arguments.json {
+        let list = |entries: &[&mut Entry]| entries.iter().map(|entry| entry.to_json()).collect::<Vec<_>>();
+        let (asked, not_asked) = (list(&asked), list(&others));
+        printed = answer(&format!("{}\n", json!({"path": arguments.path, "asked": asked, "not_asked": not_asked})));
     }
     if let Some(other) = others.first() {
         let message = format!(

@@ -51,7 +51,7 @@ use crate::clock::{BootTime, wall_time};
 use crate::console::Console;
 use crate::exit::{Exit, Failure};
 use crate::owner::{self, Owner};
-use crate::process;
+use crate::process::{self, SavedTerminal};
 use crate::schedule::{Schedule, show_time, zone_of_host};
 use crate::settings::Settings;
 use crate::variables;
@@ -171,8 +171,8 @@ impl Wrapper<'_> {
         let wait = |limit| self.wait(limit);
         let client = acquire::connect(&self.job.settings, timeout, self.console, &self.inbox, wait)?;
         let result = self.run_with(&client, deadline);
-        // The end of the session also ends all that is left of a failed acquire.
-        if result.is_err() {
+        // The end of the session also ends all that is left of a failed acquire. After a signal, nothing waits for it.
+        if result.is_err() || self.is_interrupted.get() {
             acquire::leave(client);
         } else if let Err(error) = client.close() {
             self.console.step(&format!("closing the session failed: {}", error.message()));
@@ -232,11 +232,15 @@ impl Wrapper<'_> {
             leaves_running: self.job.options.leave_running,
             is_revoked: &is_revoked,
         };
+        let terminal = SavedTerminal::save();
         let outcome = supervision.run(environment).map_err(|failure| {
             // The lock must not become free before the command has ended.
             guardian.kill_tree();
             self.named(failure)
         });
+        if outcome.as_ref().map_or(true, |outcome| outcome.cause.is_some()) {
+            terminal.restore();
+        }
         if outcome.as_ref().is_ok_and(|outcome| outcome.is_interrupted) {
             self.is_interrupted.set(true);
         }
@@ -264,7 +268,12 @@ impl Wrapper<'_> {
                 self.console.warn("the session ended after the command, before a server confirmed the release");
                 Ok(unconfirmed(exit))
             }
-            Some(released) => Ok(after_release(released, exit, self.console)),
+            Some(released) => {
+                if released.is_ok() {
+                    self.console.event("released", json!({"path": self.job.path()}));
+                }
+                Ok(after_release(released, exit, self.console))
+            }
             None => {
                 self.console
                     .warn("a signal ended the wait for the release; the lock is free at the end of the session");
@@ -309,9 +318,7 @@ impl Wrapper<'_> {
     ) -> Result<(Hold, Duration), Failure> {
         self.service.status(&format!("waiting for {}", self.job.path()));
         let timeout = deadline.map(|deadline| deadline - BootTime::now()).or(self.job.timeout);
-        // `try` has no guardian. It sends as few requests as possible.
-        let names_holder = self.guardian.is_some() && !self.console.is_quiet();
-        let limit = AcquireLimit { timeout, names_holder };
+        let limit = AcquireLimit { timeout, names_holder: !self.console.is_quiet() };
         let wait = |limit| {
             self.wait(limit)?;
             if is_revoked.load(Ordering::Relaxed) {

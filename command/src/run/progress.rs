@@ -78,13 +78,9 @@ fn line(path: &str, waiting: &Waiting, holder: Option<&Described>, now: Timestam
     };
     let holder = holder.map(|holder| {
         let age = holder.held.and_then(|held| Duration::try_from(now.duration_since(held)).ok());
-        let age = age.map(|age| format!(" {}", duration::show(whole(age)))).unwrap_or_default();
+        let age = age.map(|age| format!(" {}", duration::show_seconds(age))).unwrap_or_default();
         format!("; held{age} by {}", holder.text)
     });
-    let waited = duration::show(whole(waiting.waited));
+    let waited = duration::show_seconds(waiting.waited);
     format!("waiting {waited} for {}: {reason}{}", shorten_start(path, LONGEST_PATH), holder.unwrap_or_default())
-}
-
-fn whole(time: Duration) -> Duration {
-    Duration::from_secs(time.as_secs())
 }

@@ -59,7 +59,9 @@ impl Engine {
         let max = self.max_leases(now, semaphore).unwrap_or_default();
         if !are_leases_available(taken.saturating_add(count_of(quantity)), max) {
             let path = self.path_of(op);
-            let message = format!("{path}: quantity is {quantity}, but {taken} of {max} leases are in use");
+            // The leases of participants that wait are nodes too.
+            let in_use = usize::try_from(max).map_or(taken, |max| taken.min(max));
+            let message = format!("{path}: quantity is {quantity}, but {in_use} of {max} leases are in use");
             return self.fail_op(now, op, Error::new(Status::Timeout, message));
         }
         self.join_inner_mutex(now, op, semaphore);

@@ -224,12 +224,8 @@ impl View<'_> {
         }
         let running = self.refresh.as_ref().map(|refresh| BootTime::now() - refresh.started);
         match running.filter(|running| *running >= TICK) {
-            Some(running) => format!("{pause}connected; the refresh has run for {}", duration::show(whole(running))),
+            Some(running) => format!("{pause}connected; the refresh has run for {}", duration::show_seconds(running)),
             None => format!("{pause}{usual}"),
         }
     }
-}
-
-fn whole(time: Duration) -> Duration {
-    Duration::from_secs(time.as_secs())
 }
