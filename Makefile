@@ -247,7 +247,7 @@ test-support:
 
 test-tools:
 	@echo "test: C and C++ with valgrind, with the sanitizers of the compiler, and with clang; the ABI; long queues"
-	@RUST_TEST_THREADS=4 $(CARGO_TEST) --test abi --test c --test command --test cpp --test every_wrong_call --test ffi --test memory -- --ignored
+	@RUST_TEST_THREADS=4 $(CARGO_TEST) --test abi --test c --test command --test cpp --test every_wrong_call --test ffi --test kerberos --test memory -- --ignored
 
 test-pages: build
 	@echo "test: pages whose commands install the library; the types of the Python package; the check for circles"

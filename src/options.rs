@@ -129,14 +129,31 @@ impl ConfigOption {
             },
         },
         Self {
+            name: "sasl.ccache",
+            expected: "a name of at most 255 bytes",
+            default: "that of the Kerberos library, or memory if `sasl.keytab` is set",
+            help: "The credential cache with the Kerberos ticket of the client, for example `FILE:/run/app/krb5cc`.",
+            is_secret: false,
+            set: |config, value| name(value).map(|name| config.sasl.kerberos.ccache = Some(name)),
+        },
+        Self {
+            name: "sasl.keytab",
+            expected: "the name of a file",
+            default: "that of the Kerberos library",
+            help: "A keytab with the key of the client. With a keytab, the client gets and renews Kerberos tickets itself.",
+            is_secret: false,
+            set: |config, value| file_name(value).map(|file| config.sasl.kerberos.keytab = Some(file)),
+        },
+        Self {
             name: "sasl.mechanism",
-            expected: "digest-md5",
+            expected: "digest-md5 or gssapi",
             default: "none",
-            help: "The SASL mechanism with which the client proves its identity on every connection. It needs `sasl.user`, and `sasl.password` or `sasl.password_file`.",
+            help: "The SASL mechanism with which the client proves its identity on every connection. `digest-md5` needs `sasl.user`, and `sasl.password` or `sasl.password_file`. `gssapi` is Kerberos.",
             is_secret: false,
             set: |config, value| {
                 config.sasl.mechanism = match value {
                     "digest-md5" => Some(Mechanism::DigestMd5),
+                    "gssapi" => Some(Mechanism::Gssapi),
                     _ => return None,
                 };
                 Some(())
@@ -162,10 +179,18 @@ impl ConfigOption {
             set: |config, value| file_name(value).map(|file| config.sasl.password_file = Some(file)),
         },
         Self {
+            name: "sasl.principal",
+            expected: "a name of at most 255 bytes",
+            default: "that of the Kerberos library",
+            help: "The Kerberos principal of the client, for example `app@EXAMPLE.COM`.",
+            is_secret: false,
+            set: |config, value| name(value).map(|name| config.sasl.kerberos.principal = Some(name)),
+        },
+        Self {
             name: "sasl.server_name",
             expected: "a name of at most 255 bytes",
-            default: "`zk-sasl-md5`",
-            help: "The name of the servers' host in SASL. Servers with the default settings have the default name, whatever their host is.",
+            default: "`zk-sasl-md5` for `digest-md5`, or the host in the server list for `gssapi`",
+            help: "The name of the servers' host in SASL. With `gssapi`, the value can also be `HOST@REALM` or `@REALM`.",
             is_secret: false,
             set: |config, value| name(value).map(|name| config.sasl.server_name = Some(name)),
         },
@@ -728,7 +753,7 @@ mod tests {
         config.check().unwrap();
         assert!(config.tls.key.is_some() && config.tls.ca.is_some() && config.tls.key_password.is_some());
         assert_eq!(config.tls.verification, Some(Verification::Chain));
-        assert!(message(config.set("zookeeper.server.realm", "X")).contains("no equivalent"));
+        assert!(message(config.set("zookeeper.server.nothing", "X")).contains("no equivalent"));
         for (name, value, said) in [
             ("java.security.auth.login.config", "", "java.security.auth.login.config: \"\" is not the name of a file"),
             ("zookeeper.sasl.clientconfig", "", "zookeeper.sasl.clientconfig: \"\" is not the name of a section"),

@@ -101,6 +101,11 @@ pub(crate) fn translate(name: &str, value: &str) -> Result<Option<Vec<Translatio
             _ => return expected("true or false"),
         },
         "sasl.client.username" => to("sasl.service"),
+        "server.realm" => fixed("sasl.server_name", &format!("@{value}")),
+        "server.principal" => match value.split_once('/') {
+            Some((service, host)) => [fixed("sasl.service", service), fixed("sasl.server_name", host)].concat(),
+            None => return expected("a principal such as zookeeper/host@REALM"),
+        },
         "sasl.clientconfig" => vec![Translation::JaasSection(value.to_owned())],
         "ssl.crl" | "ssl.ocsp" | "ssl.allowReverseDnsLookup" => match (short, value) {
             (_, "false") => Vec::new(),
@@ -150,6 +155,8 @@ mod tests {
             ("fips-mode", "false", &[]),
             ("fips-mode", "true", &[]),
             ("sasl.client.username", "zk", &[("sasl.service", "zk")]),
+            ("server.realm", "R", &[("sasl.server_name", "@R")]),
+            ("server.principal", "zk/h@R", &[("sasl.service", "zk"), ("sasl.server_name", "h@R")]),
         ] {
             let option = |&(name, value): &(_, &str)| Translation::Option(name, Zeroizing::new(value.to_owned()));
             let expected: Vec<_> = options.iter().map(option).collect();
@@ -180,6 +187,7 @@ mod tests {
             ("ssl.enabledProtocols", "TLSv1.2,TLSv1.1", "expected a list of TLSv1.2 and TLSv1.3"),
             ("ssl.crl", "true", "tls.crl"),
             ("fips-mode", "x", "option zookeeper.fips-mode is \"x\"; expected true or false"),
+            ("server.principal", "zk", "is \"zk\"; expected a principal such as zookeeper/host@REALM"),
             ("sasl.client", "", "option zookeeper.sasl.client is \"\"; expected true or false"),
             ("ssl.ocsp", "true", "has no equivalent in zklock; expected false"),
             ("ssl.ciphersuites", "hunter2", "option \"zookeeper.ssl.ciphersuites\": has no equivalent in zklock"),

@@ -147,7 +147,7 @@ impl Error {
                 "; a quota of the path or of a node above it is used up: delete nodes below that node, or raise the quota (setquota)"
             }
             Code::SESSION_CLOSED_REQUIRE_SASL_AUTH => {
-                "; the servers require an authenticated client (enforce.auth.schemes or sessionRequireClientSASLAuth): set sasl.mechanism, sasl.user and sasl.password for the scheme sasl, auth.digest for digest, or tls.cert and tls.key for x509"
+                "; the servers require an authenticated client (enforce.auth.schemes or sessionRequireClientSASLAuth): set sasl.mechanism for the scheme sasl, auth.digest for digest, or tls.cert and tls.key for x509"
             }
             _ => "",
         };

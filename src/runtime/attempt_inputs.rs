@@ -25,6 +25,8 @@ pub(crate) struct AttemptInputs {
 
 /// The inputs of one attempt to connect.
 pub(super) struct LoadedInputs {
+    /// The server for which the inputs were loaded, if it was known.
+    pub(super) server: Option<Server>,
     pub(super) credentials: Vec<Credentials>,
     pub(super) sasl: Option<Box<dyn SaslMechanism>>,
     /// The error if the TLS files could not be reloaded. The connection then uses the files that were loaded earlier.
@@ -49,6 +51,11 @@ impl AttemptInputs {
         !self.credentials.is_empty() || self.sasl.is_some()
     }
 
+    /// Returns whether the inputs of different servers differ.
+    pub(super) fn depend_on_server(&self) -> bool {
+        self.sasl.as_ref().is_some_and(SaslSource::depends_on_server)
+    }
+
     /// Returns a text for messages that names the inputs whose loading can block.
     pub(super) fn names(&self) -> String {
         let blocking = self.credentials.iter().filter(|source| source.can_block());
@@ -60,15 +67,17 @@ impl AttemptInputs {
     /// Loads the inputs. The call can block indefinitely. The library calls `is_wanted` before it calls a program
     /// callback. Once `is_wanted` has returned false, the library no longer calls program callbacks.
     ///
-    /// Returns `None` if the inputs are no longer wanted. Errors: INVALID, EXHAUSTED, AUTH.
-    pub(super) fn load(&self, is_wanted: impl Fn() -> bool) -> Option<Result<LoadedInputs>> {
+    /// If the next server is not known yet, the result can lack inputs that depend on the server.
+    ///
+    /// Returns `None` if the inputs are no longer wanted. Errors: INVALID, EXHAUSTED, AUTH, UNSUPPORTED.
+    pub(super) fn load(&self, server: Option<&Server>, is_wanted: impl Fn() -> bool) -> Option<Result<LoadedInputs>> {
         let tls_error = match self.tls.as_ref().map_or(Ok(()), TlsSource::load) {
             Err(error) if self.tls.as_ref().is_some_and(TlsSource::is_loaded) => Some(error),
             Err(error) => return Some(Err(error)),
             Ok(()) => None,
         };
-        let sasl = match self.sasl.as_ref().map(SaslSource::load).transpose() {
-            Ok(sasl) => sasl,
+        let sasl = match self.sasl.as_ref().map(|source| source.load(server)).transpose() {
+            Ok(sasl) => sasl.flatten(),
             Err(error) => return Some(Err(error)),
         };
         let mut credentials = Vec::with_capacity(self.credentials.len());
@@ -79,7 +88,7 @@ impl AttemptInputs {
                 Err(error) => return Some(Err(error)),
             }
         }
-        Some(Ok(LoadedInputs { credentials, sasl, tls_error }))
+        Some(Ok(LoadedInputs { server: server.cloned(), credentials, sasl, tls_error }))
     }
 
     /// Starts TLS for a connection to a server. Returns `None` if the client uses plain text.
@@ -91,13 +100,14 @@ impl AttemptInputs {
     /// the thread does not call `done`.
     pub(super) fn load_in_background(
         self: &Arc<Self>,
+        server: Option<Server>,
         is_wanted: impl Fn() -> bool + Send + 'static,
         done: impl FnOnce(Result<LoadedInputs>) + Send + 'static,
     ) -> io::Result<()> {
         let (inputs, epoch) = (Arc::clone(self), ForkEpoch::current());
         let run = move || {
             // Even if loading panics, this thread must report to the client that loading has ended.
-            let loaded = catch_unwind(AssertUnwindSafe(|| inputs.load(is_wanted)));
+            let loaded = catch_unwind(AssertUnwindSafe(|| inputs.load(server.as_ref(), is_wanted)));
             let loaded = loaded.unwrap_or_else(|_| Some(Err(panic_error(&inputs.names()))));
             if epoch.check().is_err() {
                 // This process is a child that a callback has forked. The parent drops the inputs, so the child must

@@ -132,6 +132,8 @@ struct ReadyInputs {
     loaded_at: Time,
     /// The value of the counter `Metrics::connections` when the inputs were loaded.
     connections: u64,
+    /// The server for which the inputs were loaded, if it was known.
+    server: Option<Server>,
 }
 
 /// The calling thread that reads the socket instead of the I/O thread.
@@ -751,11 +753,19 @@ impl State {
     /// Returns whether the next attempt to connect can use inputs that are already loaded. If an attempt fails before
     /// the client has sent its credentials, the next attempt uses the same inputs. If a client leaves a server on
     /// purpose, it can therefore connect again even if a second load of the inputs would fail.
-    fn has_ready_inputs(&self, now: Time) -> bool {
+    fn has_ready_inputs(&self, now: Time, server: &Server) -> bool {
         let Some(ready) = &self.loading.ready else { return false };
+        if !self.can_use_inputs(ready.server.as_ref(), server) {
+            return false;
+        }
         let is_recent = now - ready.loaded_at <= MAX_INPUT_AGE;
         let is_unused = self.engine.metrics().connections == ready.connections;
         is_recent && is_unused && (!self.inputs.has_credentials() || self.engine.has_credentials())
+    }
+
+    /// Returns whether inputs that were loaded for one server can be used for another one.
+    fn can_use_inputs(&self, loaded_for: Option<&Server>, server: &Server) -> bool {
+        !self.inputs.depend_on_server() || loaded_for == Some(server)
     }
 }
 

@@ -237,7 +237,7 @@ fn both_versions_of_the_server_accept_sasl_beside_digest_credentials() {
         let client = Client::connect(&server.address(), &with_options(&[])).unwrap();
         let error = client.mutex(&path("without")).unwrap().acquire(Some(TEST_TIMEOUT)).unwrap_err();
         assert_eq!(error.status(), Status::Auth, "{error}");
-        assert!(error.message().contains("set sasl.mechanism, sasl.user and sasl.password"), "{error}");
+        assert!(error.message().contains("set sasl.mechanism for the scheme sasl"), "{error}");
     }
 }
 
@@ -308,8 +308,7 @@ fn client_without_sasl_is_told_the_options() {
     let (result, took) = timed(|| client.mutex(&path("without")).unwrap().acquire(Some(TEST_TIMEOUT)));
     let error = result.unwrap_err();
     assert_eq!(error.status(), Status::Auth, "{error}");
-    for part in ["SessionClosedRequireSaslAuth", "set sasl.mechanism, sasl.user and sasl.password for the scheme sasl"]
-    {
+    for part in ["SessionClosedRequireSaslAuth", "set sasl.mechanism for the scheme sasl"] {
         assert!(error.message().contains(part), "{error}");
     }
     assert!(took < 5000 * MS, "{took:?}");
@@ -437,7 +436,7 @@ fn curator_and_kazoo_share_a_lock_with_zklock() {
     let address = server().address();
     // All processes start at the same time.
     let curators =
-        CuratorVersion::ALL.map(|version| CuratorPeer::start_with_jaas(version, &address, LONG_SESSION, &jaas.0));
+        CuratorVersion::ALL.map(|version| CuratorPeer::start_with_jaas(version, &address, LONG_SESSION, &jaas.0, &[]));
     let kazoo = KazooPeer::start_with_sasl(&address, LONG_SESSION, "bob", "secret");
     for curator in &curators {
         contend(curator, |path| format!("mutex m {path}"));

@@ -4,9 +4,22 @@
 use zeroize::Zeroizing;
 use zklock_core::path::quote;
 
+use super::settings::KerberosLogin;
+
 /// The size of the buffer for a quoted string, in bytes.
 const MAX_STRING: usize = 8192;
 const DIGEST_MODULE: &str = "org.apache.zookeeper.server.auth.DigestLoginModule";
+
+const KERBEROS_MODULE: &str = "com.sun.security.auth.module.Krb5LoginModule";
+/// Options of the Kerberos module that have no effect in zklock: the Kerberos library renews tickets itself, never asks
+/// for a password, and keeps no keys.
+const IGNORED_OPTIONS: [&str; 6] = ["debug", "doNotPrompt", "isInitiator", "refreshKrb5Config", "renewTGT", "storeKey"];
+
+/// The login of a client.
+pub(super) enum Login {
+    Digest(DigestLogin),
+    Kerberos(KerberosLogin),
+}
 
 /// The login of a client with DIGEST-MD5.
 pub(super) struct DigestLogin {
@@ -21,7 +34,7 @@ enum Symbol {
 }
 
 /// Returns the login in a section of a JAAS file, or an error text that follows the name of the file.
-pub(super) fn parse(content: &str, section: &str) -> Result<DigestLogin, String> {
+pub(super) fn parse(content: &str, section: &str) -> Result<Login, String> {
     let mut symbols = symbols(content)?.into_iter().peekable();
     let mut login = None;
     while symbols.peek().is_some() {
@@ -39,16 +52,16 @@ pub(super) fn parse(content: &str, section: &str) -> Result<DigestLogin, String>
     login.ok_or_else(|| format!("has no section {}", quote(section)))
 }
 
-fn login_module(symbols: &mut impl Iterator<Item = Symbol>) -> Result<DigestLogin, String> {
+fn login_module(symbols: &mut impl Iterator<Item = Symbol>) -> Result<Login, String> {
     let module = text(symbols.next(), "the name of a login module")?;
-    if *module != DIGEST_MODULE {
-        return Err(format!("has the login module {}; expected {DIGEST_MODULE}", quote(&module)));
+    if *module != DIGEST_MODULE && *module != KERBEROS_MODULE {
+        return Err(format!("has the login module {}; expected {DIGEST_MODULE} or {KERBEROS_MODULE}", quote(&module)));
     }
     let flag = text(symbols.next(), "required")?;
     if *flag != "required" {
         return Err(format!("has the flag {} of the login module; expected required", quote(&flag)));
     }
-    let (mut user, mut password) = (None, None);
+    let mut options = Vec::new();
     loop {
         let name = match symbols.next() {
             Some(Symbol::Mark(';')) => break,
@@ -59,6 +72,21 @@ fn login_module(symbols: &mut impl Iterator<Item = Symbol>) -> Result<DigestLogi
         if value.contains("${") {
             return Err(format!("has a ${{...}} in the option {}, which zklock does not replace", quote(&name)));
         }
+        options.push((name, value));
+    }
+    if *module == DIGEST_MODULE {
+        digest_login(options).map(Login::Digest)
+    } else {
+        kerberos_login(options).map(Login::Kerberos)
+    }
+}
+
+/// The names and the values of the options of a login module.
+type ModuleOptions = Vec<(Zeroizing<String>, Zeroizing<String>)>;
+
+fn digest_login(options: ModuleOptions) -> Result<DigestLogin, String> {
+    let (mut user, mut password) = (None, None);
+    for (name, value) in options {
         match name.as_str() {
             "username" => user = Some(value.as_str().to_owned()),
             "password" => password = Some(value),
@@ -69,6 +97,30 @@ fn login_module(symbols: &mut impl Iterator<Item = Symbol>) -> Result<DigestLogi
         (Some(user), Some(password)) => Ok(DigestLogin { user, password }),
         (None, _) => Err("has no option username".to_owned()),
         (_, None) => Err("has no option password".to_owned()),
+    }
+}
+
+fn kerberos_login(options: ModuleOptions) -> Result<KerberosLogin, String> {
+    let mut login = KerberosLogin::default();
+    let (mut uses_keytab, mut uses_cache) = (false, false);
+    for (name, value) in options {
+        let switch =
+            || value.parse().map_err(|_| format!("has a wrong value of {}; expected true or false", quote(&name)));
+        match name.as_str() {
+            "principal" => login.principal = Some(value.to_string()),
+            "keyTab" => login.keytab = Some(value.strip_prefix("file:").unwrap_or(&value).into()),
+            "ticketCache" => login.ccache = Some(value.to_string()),
+            "useKeyTab" => uses_keytab = switch()?,
+            "useTicketCache" => uses_cache = switch()?,
+            other if IGNORED_OPTIONS.contains(&other) => {}
+            other => return Err(format!("has the option {}, which has no equivalent in zklock", quote(other))),
+        }
+    }
+    match (uses_keytab, uses_cache) {
+        (false, false) => Err("needs useKeyTab=true or useTicketCache=true".to_owned()),
+        (true, false) if login.ccache.is_some() => Err("has ticketCache without useTicketCache=true".to_owned()),
+        (false, true) if login.keytab.is_some() => Err("has keyTab without useKeyTab=true".to_owned()),
+        _ => Ok(login),
     }
 }
 
@@ -149,7 +201,38 @@ mod tests {
     use super::*;
 
     fn parsed(content: &str) -> Result<(String, String), String> {
-        parse(content, "Client").map(|login| (login.user, login.password.as_str().to_owned()))
+        match parse(content, "Client")? {
+            Login::Digest(login) => Ok((login.user, login.password.as_str().to_owned())),
+            Login::Kerberos(_) => panic!("the login is one of Kerberos"),
+        }
+    }
+
+    #[test]
+    fn kerberos_logins_have_a_keytab_or_a_ticket_cache() {
+        let parsed =
+            |options: &str| match parse(&format!("Client {{ {KERBEROS_MODULE} required {options}; }};"), "Client")? {
+                Login::Kerberos(login) => Ok::<_, String>(login),
+                Login::Digest(_) => panic!("the login is one of DIGEST-MD5"),
+            };
+        let own = |text: &str| Some(text.to_owned());
+        let keytab = "useKeyTab=true storeKey=true doNotPrompt=true keyTab=\"/k\" principal=\"app@R\"";
+        let login = KerberosLogin { principal: own("app@R"), keytab: Some("/k".into()), ccache: None };
+        assert_eq!(parsed(keytab), Ok(login.clone()));
+        assert_eq!(parsed(&keytab.replace("/k", "file:/k").replace("storeKey", "debug")), Ok(login));
+        assert_eq!(parsed("useTicketCache=true"), Ok(KerberosLogin::default()));
+        let cache = KerberosLogin { ccache: own("/c"), ..KerberosLogin::default() };
+        assert_eq!(parsed("useTicketCache=true useKeyTab=false ticketCache=\"/c\""), Ok(cache));
+        for (options, said) in [
+            ("", "needs useKeyTab=true or useTicketCache=true"),
+            ("keyTab=\"/k\"", "needs useKeyTab=true or useTicketCache=true"),
+            ("useTicketCache=true keyTab=\"/k\"", "has keyTab without useKeyTab=true"),
+            ("useKeyTab=true ticketCache=\"/c\"", "has ticketCache without useTicketCache=true"),
+            ("useKeyTab=yes", "has a wrong value of \"useKeyTab\"; expected true or false"),
+            ("useKeyTab=true password=\"hunter2\"", "has the option \"password\", which has no equivalent in zklock"),
+        ] {
+            let error = parsed(options).unwrap_err();
+            assert!(error.contains(said) && !error.contains("hunter2"), "{error}");
+        }
     }
 
     #[test]
@@ -174,7 +257,7 @@ mod tests {
             ("Client { ", "ends; expected the name of a login module"),
             ("Client { };", "has }; expected the name of a login module"),
             ("Other { a.b required", "has no } at the end of a section"),
-            ("Client { com.sun.security.auth.module.Krb5LoginModule required; };", "has the login module \"com.sun."),
+            ("Client { com.sun.security.auth.module.JndiLoginModule required; };", "has the login module \"com.sun."),
             ("Client { org.apache.zookeeper.server.auth.DigestLoginModule optional; };", "expected required"),
             (&format!("{module}; }};"), "has no option username"),
             (&format!("{module} username=bob; }};"), "has no option password"),

@@ -1,17 +1,24 @@
 //! The SASL settings that the program has set for a client. The code in this file does not read the files that the
 //! settings name.
 
+use std::ffi::{CStr, CString};
 use std::fmt;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 use zklock_core::error::{Error, Result};
+use zklock_core::path::quote;
 
-use super::JAAS_FILE;
-
+/// The name of Java's property for a JAAS file.
+pub(crate) const JAAS_FILE: &str = "java.security.auth.login.config";
 /// The name of a ZooKeeper server's host in DIGEST-MD5, unless its administrators have changed it.
 const DIGEST_SERVER_NAME: &str = "zk-sasl-md5";
 const DEFAULT_SERVICE: &str = "zookeeper";
+
+/// The options for the identity of the client, by mechanism.
+const DIGEST_OPTIONS: &[&str] = &["sasl.user", "sasl.password", "sasl.password_file"];
+const KERBEROS_OPTIONS: &[&str] = &["sasl.principal", "sasl.keytab", "sasl.ccache"];
 
 /// The values of the options that begin with `sasl.`.
 #[derive(Clone, Default)]
@@ -22,6 +29,7 @@ pub(crate) struct SaslSettings {
     pub(crate) password_file: Option<PathBuf>,
     pub(crate) service: Option<String>,
     pub(crate) server_name: Option<String>,
+    pub(crate) kerberos: KerberosLogin,
     /// A JAAS file with the mechanism, the user and the password (`java.security.auth.login.config`).
     pub(crate) jaas_file: Option<PathBuf>,
     /// The section of the JAAS file (`zookeeper.sasl.clientconfig`).
@@ -30,10 +38,35 @@ pub(crate) struct SaslSettings {
     pub(crate) is_forbidden: bool,
 }
 
+/// The identity of a client in Kerberos. The Kerberos library has a default for each value.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct KerberosLogin {
+    pub(crate) principal: Option<String>,
+    pub(crate) keytab: Option<PathBuf>,
+    pub(crate) ccache: Option<String>,
+}
+
 /// A SASL mechanism that the client supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mechanism {
     DigestMd5,
+    /// GSSAPI with Kerberos 5.
+    Gssapi,
+}
+
+impl KerberosLogin {
+    /// Returns the names and values of the credential stores for the Kerberos library.
+    pub(super) fn credential_stores(&self) -> Vec<(&'static CStr, CString)> {
+        // Without a cache in memory, the library would write tickets of the keytab into the cache of the user.
+        let memory = |keytab: &Path| {
+            let principal = self.principal.as_deref().unwrap_or_default();
+            format!("MEMORY:zklock:{}:{principal}", keytab.display())
+        };
+        let cache = self.ccache.clone().or_else(|| self.keytab.as_deref().map(memory));
+        let keytab = self.keytab.as_ref().map(|keytab| keytab.as_os_str().as_bytes().to_vec());
+        let stores = [(c"client_keytab", keytab), (c"ccache", cache.map(String::into_bytes))];
+        stores.into_iter().filter_map(|(name, value)| Some((name, CString::new(value?).ok()?))).collect()
+    }
 }
 
 impl SaslSettings {
@@ -54,13 +87,31 @@ impl SaslSettings {
                 None => Ok(()),
             };
         }
-        if self.mechanism.is_none() {
+        let Some(mechanism) = self.mechanism else {
             let names = [("sasl.service", &self.service), ("sasl.server_name", &self.server_name)];
             let names = names.into_iter().filter(|(_, name)| name.is_some()).map(|(option, _)| option);
             return match self.login_options().chain(names).next() {
                 Some(option) => refuse(format!("option {option} needs option sasl.mechanism, for example digest-md5")),
                 None => Ok(()),
             };
+        };
+        let (own, name) = match mechanism {
+            Mechanism::DigestMd5 => (DIGEST_OPTIONS, "digest-md5"),
+            Mechanism::Gssapi => (KERBEROS_OPTIONS, "gssapi"),
+        };
+        if let Some(option) = self.login_options().find(|option| !own.contains(option)) {
+            return refuse(format!("options sasl.mechanism = {name} and {option} exclude each other"));
+        }
+        if mechanism == Mechanism::Gssapi {
+            return match &self.server_name {
+                Some(name) if name.contains(['/', '\\']) || name.matches('@').count() > 1 => {
+                    refuse(format!("option sasl.server_name is {}; expected HOST, HOST@REALM or @REALM", quote(name)))
+                }
+                _ => Ok(()),
+            };
+        }
+        if let Some(name) = self.server_name.as_ref().filter(|name| name.contains('@')) {
+            return refuse(format!("option sasl.server_name is {}; expected a name without a realm", quote(name)));
         }
         match (&self.user, &self.password, &self.password_file) {
             (None, ..) => refuse("sasl.mechanism = digest-md5 needs option sasl.user".to_owned()),
@@ -79,14 +130,31 @@ impl SaslSettings {
         self.mechanism.is_some() || self.jaas_file.is_some()
     }
 
-    /// Returns the names of the options that are set for the user and the password.
+    /// Returns the names of the options that are set for the identity of the client.
     fn login_options(&self) -> impl Iterator<Item = &'static str> {
         let options = [
             ("sasl.user", self.user.is_some()),
             ("sasl.password", self.password.is_some()),
             ("sasl.password_file", self.password_file.is_some()),
+            ("sasl.principal", self.kerberos.principal.is_some()),
+            ("sasl.keytab", self.kerberos.keytab.is_some()),
+            ("sasl.ccache", self.kerberos.ccache.is_some()),
         ];
         options.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name)
+    }
+
+    /// Returns the host in the names of the servers' principals, or `None` if it is the host in the server list.
+    pub(super) fn host(&self) -> Option<&str> {
+        let (host, _) = self.server_name.as_deref().map(split_realm)?;
+        Some(host).filter(|host| !host.is_empty())
+    }
+
+    /// Returns the principal of a server. If no realm is set, the part after `@` is empty: the KDC then finds the realm,
+    /// and the Kerberos library does not look up the host.
+    pub(super) fn service_principal(&self, host: &str) -> String {
+        let service = self.service.as_deref().unwrap_or(DEFAULT_SERVICE);
+        let realm = self.server_name.as_deref().map(|name| split_realm(name).1).unwrap_or_default();
+        format!("{service}/{host}@{realm}")
     }
 
     /// Returns the name of the service that DIGEST-MD5 protects.
@@ -95,6 +163,11 @@ impl SaslSettings {
         let server_name = self.server_name.as_deref().unwrap_or(DIGEST_SERVER_NAME);
         format!("{service}/{server_name}")
     }
+}
+
+/// Splits `HOST@REALM`. Both parts can be empty.
+fn split_realm(name: &str) -> (&str, &str) {
+    name.split_once('@').unwrap_or((name, ""))
 }
 
 impl fmt::Debug for SaslSettings {
@@ -106,6 +179,7 @@ impl fmt::Debug for SaslSettings {
             .field("password_file", &self.password_file)
             .field("service", &self.service)
             .field("server_name", &self.server_name)
+            .field("kerberos", &self.kerberos)
             .field("jaas_file", &self.jaas_file)
             .field("jaas_section", &self.jaas_section)
             .finish_non_exhaustive()
@@ -119,8 +193,10 @@ mod tests {
     #[test]
     fn incomplete_settings_are_refused_with_the_missing_option() {
         let (user, password) = (Some("bob".to_owned()), Some(Zeroizing::new("secret".to_owned())));
-        let (file, mechanism) = (Some(PathBuf::from("/f")), Some(Mechanism::DigestMd5));
+        let (file, mechanism, gssapi) =
+            (Some(PathBuf::from("/f")), Some(Mechanism::DigestMd5), Some(Mechanism::Gssapi));
         let empty = SaslSettings::default;
+        let kerberos = KerberosLogin { keytab: file.clone(), ..KerberosLogin::default() };
         let settings =
             |user, password, password_file| SaslSettings { mechanism, user, password, password_file, ..empty() };
         for (settings, said) in [
@@ -143,6 +219,16 @@ mod tests {
                 SaslSettings { jaas_file: file.clone(), is_forbidden: true, ..empty() },
                 "options zookeeper.sasl.client = false and java.security.auth.login.config exclude each other",
             ),
+            (SaslSettings { kerberos: kerberos.clone(), ..empty() }, "option sasl.keytab needs option sasl.mechanism"),
+            (
+                SaslSettings { kerberos: kerberos.clone(), mechanism, ..empty() },
+                "= digest-md5 and sasl.keytab exclude each",
+            ),
+            (SaslSettings { mechanism: gssapi, user: user.clone(), ..empty() }, "= gssapi and sasl.user exclude each"),
+            (
+                SaslSettings { mechanism: gssapi, server_name: Some("a/b".to_owned()), ..empty() },
+                "option sasl.server_name is \"a/b\"; expected HOST, HOST@REALM or @REALM",
+            ),
             (
                 SaslSettings { mechanism, is_forbidden: true, ..empty() },
                 "= false and sasl.mechanism exclude each other",
@@ -158,5 +244,39 @@ mod tests {
         for settings in [empty(), forbidden, jaas, settings(user.clone(), password, None), settings(user, None, file)] {
             settings.check().unwrap();
         }
+    }
+
+    #[test]
+    fn principal_of_a_server_has_the_host_and_the_realm() {
+        for (service, server_name, expected, host) in [
+            (None, None, "zookeeper/h@", None),
+            (Some("zk"), None, "zk/h@", None),
+            (None, Some("other"), "zookeeper/other@", Some("other")),
+            (None, Some("other@R"), "zookeeper/other@R", Some("other")),
+            (None, Some("@R"), "zookeeper/h@R", None),
+        ] {
+            let own = |name: Option<&str>| name.map(str::to_owned);
+            let (service, server_name) = (own(service), own(server_name));
+            let settings =
+                SaslSettings { mechanism: Some(Mechanism::Gssapi), service, server_name, ..SaslSettings::default() };
+            settings.check().unwrap();
+            assert_eq!(settings.host(), host);
+            assert_eq!(settings.service_principal(settings.host().unwrap_or("h")), expected);
+        }
+    }
+
+    #[test]
+    fn tickets_of_a_keytab_are_in_memory_unless_a_cache_is_set() {
+        let stores = |keytab: Option<&str>, ccache: Option<&str>| {
+            let (keytab, ccache) = (keytab.map(PathBuf::from), ccache.map(str::to_owned));
+            let login = KerberosLogin { keytab, ccache, principal: Some("app".into()) };
+            let text =
+                |(name, value): (&CStr, CString)| format!("{}={}", name.to_str().unwrap(), value.to_str().unwrap());
+            login.credential_stores().into_iter().map(text).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(stores(None, None), "");
+        assert_eq!(stores(None, Some("FILE:/c")), "ccache=FILE:/c");
+        assert_eq!(stores(Some("/k"), None), "client_keytab=/k ccache=MEMORY:zklock:/k:app");
+        assert_eq!(stores(Some("/k"), Some("FILE:/c")), "client_keytab=/k ccache=FILE:/c");
     }
 }

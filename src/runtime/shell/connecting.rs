@@ -19,12 +19,12 @@ use crate::runtime::{clock, resolve, tls};
 impl Shell {
     pub(super) fn connect(&self, state: &mut State, now: Time, server: Server) {
         if state.inputs.can_block() {
-            if state.has_ready_inputs(now) {
+            if state.has_ready_inputs(now, &server) {
                 return self.resolve(state, now, server);
             }
             return self.load_inputs(state, now, server);
         }
-        if let Some(Ok(loaded)) = state.inputs.load(|| true) {
+        if let Some(Ok(loaded)) = state.inputs.load(Some(&server), || true) {
             state.engine.set_credentials(loaded.credentials, loaded.sasl);
         }
         self.resolve(state, now, server);
@@ -32,29 +32,29 @@ impl Shell {
 
     fn load_inputs(&self, state: &mut State, now: Time, server: Server) {
         state.engine.on_connection_event(now, ConnectionEvent::LoadingInputs(&state.inputs.names()));
-        state.socket_state = SocketState::Loading(server);
-        if let Err(error) = self.start_loading_thread(state) {
+        state.socket_state = SocketState::Loading(server.clone());
+        if let Err(error) = self.start_loading_thread(state, Some(server)) {
             lack_resources(state, now, error.message());
         }
     }
 
     /// Starts loading the inputs for the next attempt to connect while the client is still connected.
     pub(super) fn load_before_departure(&self, state: &mut State, now: Time) {
-        if let Err(error) = self.start_loading_thread(state) {
+        if let Err(error) = self.start_loading_thread(state, None) {
             state.engine.loading_failed(now, &error, false);
             state.engine.on_connection_event(now, ConnectionEvent::LoadFailed);
         }
     }
 
-    /// Starts a thread that loads the inputs, unless a thread is already loading the inputs. Errors: EXHAUSTED if no
-    /// thread can be started.
-    fn start_loading_thread(&self, state: &mut State) -> Result<()> {
+    /// Starts a thread that loads the inputs, unless a thread is already loading the inputs. `server` is the next server,
+    /// if it is known. Errors: EXHAUSTED if no thread can be started.
+    fn start_loading_thread(&self, state: &mut State, server: Option<Server>) -> Result<()> {
         if state.loading.is_running {
             return Ok(());
         }
         let (wanting, this) = (Weak::clone(&self.this), Weak::clone(&self.this));
         let is_wanted = move || wanting.upgrade().is_some_and(|shell| shell.wants_inputs());
-        let started = state.inputs.load_in_background(is_wanted, move |loaded| {
+        let started = state.inputs.load_in_background(server, is_wanted, move |loaded| {
             if let Some(shell) = this.upgrade() {
                 shell.on_loaded(loaded);
             }
@@ -90,6 +90,7 @@ impl Shell {
                 return;
             }
             let now = clock::now();
+            let loaded_for = loaded.as_ref().ok().and_then(|loaded| loaded.server.clone());
             let failed = match loaded {
                 Ok(loaded) => {
                     if let Some(error) = &loaded.tls_error {
@@ -103,11 +104,20 @@ impl Shell {
                     state.engine.loading_failed(now, &error, !state.loading.has_succeeded);
                     // The client continues to use inputs that were loaded earlier, except credentials. The engine does
                     // not keep credentials that it has sent.
-                    let has_credentials = !state.inputs.has_credentials() || state.engine.has_credentials();
+                    let has_credentials = !state.inputs.has_credentials()
+                        || (state.engine.has_credentials() && !state.inputs.depend_on_server());
                     (!state.loading.has_succeeded || !has_credentials).then_some(error)
                 }
             };
             match (std::mem::replace(&mut state.socket_state, SocketState::Idle), failed) {
+                // The thread began to load the inputs before the client chose this server.
+                (SocketState::Loading(server), None) if !state.can_use_inputs(loaded_for.as_ref(), &server) => {
+                    state.loading.ready = None;
+                    state.socket_state = SocketState::Loading(server.clone());
+                    if let Err(error) = self.start_loading_thread(state, Some(server)) {
+                        lack_resources(state, now, error.message());
+                    }
+                }
                 (SocketState::Loading(server), None) => {
                     state.loading.ready = None;
                     state.engine.on_connection_event(now, ConnectionEvent::InputsLoaded);
@@ -119,7 +129,8 @@ impl Shell {
                 (other, failed) => {
                     state.socket_state = other;
                     let connections = state.engine.metrics().connections;
-                    state.loading.ready = failed.is_none().then_some(ReadyInputs { loaded_at: now, connections });
+                    let ready = ReadyInputs { loaded_at: now, connections, server: loaded_for };
+                    state.loading.ready = failed.is_none().then_some(ready);
                     if failed.is_none() {
                         state.engine.on_connection_event(now, ConnectionEvent::InputsLoaded);
                     } else {

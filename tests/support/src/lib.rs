@@ -17,6 +17,7 @@ mod directory;
 mod dynamic_ensemble;
 mod ensemble;
 mod frame;
+mod kerberos;
 mod network;
 mod openssl;
 mod peer;
@@ -30,6 +31,7 @@ pub use certificates::{Authority, Certificates, Identity, SERVER_NAME, Validity}
 pub use dynamic_ensemble::DynamicEnsemble;
 pub use ensemble::Ensemble;
 pub use frame::{is_connect_request, request_type, xid};
+pub use kerberos::{KerberosRealm, REALM};
 pub use network::{Host, Network};
 pub use openssl::OpensslServer;
 pub use peer::{CuratorPeer, CuratorVersion, KazooPeer, PeerProcess, PendingAnswer};

@@ -93,10 +93,17 @@ impl CuratorPeer {
         Self::start_jvm(version, address, session_timeout, &properties)
     }
 
-    /// Like [`start`](Self::start), with SASL and the section `Client` of a JAAS file.
-    pub fn start_with_jaas(version: CuratorVersion, address: &str, session_timeout: Duration, jaas: &Path) -> Self {
-        let property = format!("-Djava.security.auth.login.config={}", jaas.display());
-        Self::start_jvm(version, address, session_timeout, &[property])
+    /// Like [`start`](Self::start), with SASL, the section `Client` of a JAAS file, and more arguments of the JVM.
+    pub fn start_with_jaas(
+        version: CuratorVersion,
+        address: &str,
+        session_timeout: Duration,
+        jaas: &Path,
+        arguments: &[&str],
+    ) -> Self {
+        let file = format!("-Djava.security.auth.login.config={}", jaas.display());
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned());
+        Self::start_jvm(version, address, session_timeout, &arguments.chain([file]).collect::<Vec<_>>())
     }
 
     fn start_jvm(version: CuratorVersion, address: &str, session_timeout: Duration, properties: &[String]) -> Self {

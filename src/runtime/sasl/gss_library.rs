@@ -1,0 +1,450 @@
+//! The Kerberos library of the system. The code in this file loads the library when a client first needs it, so that
+//! programs without Kerberos do not need the library. The types of this file own the objects of the library.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use zeroize::Zeroizing;
+use zklock_core::error::{Error, Result, Status};
+
+/// The libraries of MIT Kerberos and of Heimdal.
+const LIBRARIES: [&CStr; 2] = [c"libgssapi_krb5.so.2", c"libgssapi.so.3"];
+
+/// The object identifiers of RFC 2743 and RFC 1964, in the encoding of ASN.1: the mechanism Kerberos 5, and the name of a
+/// Kerberos principal.
+const KERBEROS: &[u8] = b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02";
+const PRINCIPAL_NAME: &[u8] = b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02\x01";
+
+const INITIATE: c_int = 1;
+const INDEFINITE: u32 = u32::MAX;
+const MUTUAL: u32 = 2;
+const INTEGRITY: u32 = 32;
+const CONTINUE_NEEDED: u32 = 1;
+/// The part of a status that contains an error.
+const ERROR_MASK: u32 = 0xffff_0000;
+const UNSPECIFIED_FAILURE: u32 = 13 << 16;
+const MAJOR_STATUS: c_int = 1;
+const MINOR_STATUS: c_int = 2;
+/// The maximum number of messages for one status.
+const MAX_MESSAGES: usize = 8;
+
+#[repr(C)]
+struct Buffer {
+    length: usize,
+    value: *mut c_void,
+}
+
+#[repr(C)]
+struct Oid {
+    length: u32,
+    elements: *mut c_void,
+}
+
+#[repr(C)]
+struct OidSet {
+    count: usize,
+    elements: *mut Oid,
+}
+
+#[repr(C)]
+struct KeyValue {
+    key: *const c_char,
+    value: *const c_char,
+}
+
+#[repr(C)]
+struct KeyValueSet {
+    count: u32,
+    elements: *mut KeyValue,
+}
+
+/// A name, a credential or a context.
+type Object = *mut c_void;
+type Release = unsafe extern "C" fn(*mut u32, *mut Object) -> u32;
+type ReleaseBuffer = unsafe extern "C" fn(*mut u32, *mut Buffer) -> u32;
+type ImportName = unsafe extern "C" fn(*mut u32, *mut Buffer, *mut Oid, *mut Object) -> u32;
+type AcquireCredFrom = unsafe extern "C" fn(
+    *mut u32,
+    Object,
+    u32,
+    *mut OidSet,
+    c_int,
+    *const KeyValueSet,
+    *mut Object,
+    *mut *mut OidSet,
+    *mut u32,
+) -> u32;
+type InitSecContext = unsafe extern "C" fn(
+    *mut u32,
+    Object,
+    *mut Object,
+    Object,
+    *mut Oid,
+    u32,
+    u32,
+    *mut c_void,
+    *mut Buffer,
+    *mut *mut Oid,
+    *mut Buffer,
+    *mut u32,
+    *mut u32,
+) -> u32;
+type DeleteSecContext = unsafe extern "C" fn(*mut u32, *mut Object, *mut Buffer) -> u32;
+type Wrap = unsafe extern "C" fn(*mut u32, Object, c_int, u32, *mut Buffer, *mut c_int, *mut Buffer) -> u32;
+type Unwrap = unsafe extern "C" fn(*mut u32, Object, *mut Buffer, *mut Buffer, *mut c_int, *mut u32) -> u32;
+type DisplayStatus = unsafe extern "C" fn(*mut u32, u32, c_int, *mut Oid, *mut u32, *mut Buffer) -> u32;
+
+/// The functions of the library.
+pub(super) struct GssLibrary {
+    import_name: ImportName,
+    /// Heimdal before version 8 does not have this function.
+    acquire_cred_from: Option<AcquireCredFrom>,
+    init_sec_context: InitSecContext,
+    delete_sec_context: DeleteSecContext,
+    wrap: Wrap,
+    unwrap: Unwrap,
+    display_status: DisplayStatus,
+    release_name: Release,
+    release_cred: Release,
+    release_buffer: ReleaseBuffer,
+}
+
+impl GssLibrary {
+    /// Loads the library, unless this process has loaded it before.
+    ///
+    /// Errors: UNSUPPORTED if this machine does not have the library.
+    pub(super) fn load() -> Result<&'static Self> {
+        static LIBRARY: OnceLock<GssLibrary> = OnceLock::new();
+        match LIBRARY.get() {
+            Some(library) => Ok(library),
+            None => Self::find(&LIBRARIES).map(|library| LIBRARY.get_or_init(|| library)),
+        }
+    }
+
+    fn find(names: &[&CStr]) -> Result<Self> {
+        let mut causes = Vec::new();
+        for name in names {
+            // SAFETY: the name ends with NUL. The library never removes the loaded object, so its functions remain.
+            let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+            let found = if handle.is_null() { Err(last_dl_error()) } else { Self::of(handle) };
+            match found {
+                Ok(library) => return Ok(library),
+                Err(cause) => causes.push(cause),
+            }
+        }
+        let message = format!(
+            "sasl.mechanism = gssapi needs the Kerberos library of the system: install the package libgssapi-krb5-2 (Debian) or krb5-libs (Red Hat) ({})",
+            causes.join("; ")
+        );
+        Err(Error::new(Status::Unsupported, message))
+    }
+
+    fn of(handle: *mut c_void) -> std::result::Result<Self, String> {
+        // SAFETY: RFC 2744 and the headers of both libraries declare the functions with these types.
+        unsafe {
+            Ok(Self {
+                import_name: symbol(handle, c"gss_import_name").ok_or_else(last_dl_error)?,
+                acquire_cred_from: symbol(handle, c"gss_acquire_cred_from"),
+                init_sec_context: symbol(handle, c"gss_init_sec_context").ok_or_else(last_dl_error)?,
+                delete_sec_context: symbol(handle, c"gss_delete_sec_context").ok_or_else(last_dl_error)?,
+                wrap: symbol(handle, c"gss_wrap").ok_or_else(last_dl_error)?,
+                unwrap: symbol(handle, c"gss_unwrap").ok_or_else(last_dl_error)?,
+                display_status: symbol(handle, c"gss_display_status").ok_or_else(last_dl_error)?,
+                release_name: symbol(handle, c"gss_release_name").ok_or_else(last_dl_error)?,
+                release_cred: symbol(handle, c"gss_release_cred").ok_or_else(last_dl_error)?,
+                release_buffer: symbol(handle, c"gss_release_buffer").ok_or_else(last_dl_error)?,
+            })
+        }
+    }
+
+    /// Returns the texts of the library for the status of a call.
+    fn describe(&self, major: u32, minor: u32) -> String {
+        let mut texts = if minor == 0 { Vec::new() } else { self.status_texts(minor, MINOR_STATUS) };
+        // The text of an unspecified failure only refers to the minor status.
+        if texts.is_empty() || major & ERROR_MASK != UNSPECIFIED_FAILURE {
+            texts.splice(0..0, self.status_texts(major, MAJOR_STATUS));
+        }
+        texts.join("; ")
+    }
+
+    fn status_texts(&self, status: u32, kind: c_int) -> Vec<String> {
+        let (mut texts, mut more) = (Vec::new(), 0);
+        let mut mechanism = oid(KERBEROS);
+        for _ in 0..MAX_MESSAGES {
+            let (mut ignored, mut text) = (0, LibraryBuffer::new(self));
+            // SAFETY: all pointers are valid during the call, and `text` releases the result.
+            let result = unsafe {
+                (self.display_status)(&mut ignored, status, kind, &mut mechanism, &mut more, &mut text.buffer)
+            };
+            if result & ERROR_MASK != 0 {
+                break;
+            }
+            texts.push(String::from_utf8_lossy(text.bytes()).into_owned());
+            if more == 0 {
+                break;
+            }
+        }
+        texts
+    }
+
+    fn check(&self, major: u32, minor: u32) -> std::result::Result<(), String> {
+        if major & ERROR_MASK == 0 { Ok(()) } else { Err(self.describe(major, minor)) }
+    }
+}
+
+/// Returns a function of a library, or `None` if the library does not have it.
+///
+/// # Safety
+///
+/// `F` must be the type of the function.
+unsafe fn symbol<F>(handle: *mut c_void, name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: the handle is that of a loaded library, and the name ends with NUL.
+    let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    // SAFETY: the caller guarantees the type, which has the size of a pointer.
+    (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
+}
+
+fn last_dl_error() -> String {
+    // SAFETY: the function has no preconditions. The text is valid until the next call on this thread.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "no cause is known".to_owned();
+    }
+    // SAFETY: the text ends with NUL.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// The library does not change object identifiers.
+fn oid(bytes: &'static [u8]) -> Oid {
+    Oid { length: u32::try_from(bytes.len()).unwrap_or_default(), elements: bytes.as_ptr().cast_mut().cast() }
+}
+
+/// The library does not change its inputs.
+fn input(bytes: &[u8]) -> Buffer {
+    Buffer { length: bytes.len(), value: bytes.as_ptr().cast_mut().cast() }
+}
+
+/// A buffer that the library has allocated.
+struct LibraryBuffer<'a> {
+    library: &'a GssLibrary,
+    buffer: Buffer,
+}
+
+impl<'a> LibraryBuffer<'a> {
+    fn new(library: &'a GssLibrary) -> Self {
+        Self { library, buffer: Buffer { length: 0, value: ptr::null_mut() } }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.buffer.value.is_null() {
+            return &[];
+        }
+        // SAFETY: the library has filled the buffer.
+        unsafe { std::slice::from_raw_parts(self.buffer.value.cast(), self.buffer.length) }
+    }
+
+    fn to_token(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(self.bytes().to_vec())
+    }
+}
+
+impl Drop for LibraryBuffer<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the library has allocated the buffer, or the buffer is empty.
+        unsafe { (self.library.release_buffer)(&mut 0, &mut self.buffer) };
+    }
+}
+
+/// The name of a Kerberos principal.
+pub(super) struct GssName {
+    library: &'static GssLibrary,
+    name: Object,
+}
+
+impl GssName {
+    /// Imports the name of a principal. The library looks up no host name for it.
+    pub(super) fn new(library: &'static GssLibrary, principal: &str) -> std::result::Result<Self, String> {
+        let (mut minor, mut name) = (0, Self { library, name: ptr::null_mut() });
+        // SAFETY: all pointers are valid during the call.
+        let major = unsafe {
+            (library.import_name)(
+                &mut minor,
+                &mut input(principal.as_bytes()),
+                &mut oid(PRINCIPAL_NAME),
+                &mut name.name,
+            )
+        };
+        library.check(major, minor).map(|()| name)
+    }
+}
+
+impl Drop for GssName {
+    fn drop(&mut self) {
+        if !self.name.is_null() {
+            // SAFETY: this object owns the name.
+            unsafe { (self.library.release_name)(&mut 0, &mut self.name) };
+        }
+    }
+}
+
+/// The credentials of the client. Without any setting, the library uses its default credentials.
+pub(super) struct GssCredentials {
+    library: &'static GssLibrary,
+    credentials: Object,
+}
+
+impl GssCredentials {
+    /// Acquires credentials. `stores` contains names and values of credential stores, for example `ccache`.
+    pub(super) fn acquire(
+        library: &'static GssLibrary,
+        principal: Option<&GssName>,
+        stores: &[(&CStr, CString)],
+    ) -> std::result::Result<Self, String> {
+        let mut credentials = Self { library, credentials: ptr::null_mut() };
+        let Some(acquire) = library.acquire_cred_from else {
+            return match (principal, stores) {
+                (None, []) => Ok(credentials),
+                _ => Err("the Kerberos library has no gss_acquire_cred_from, which sasl.principal, sasl.keytab and sasl.ccache need".to_owned()),
+            };
+        };
+        let mut mechanism = oid(KERBEROS);
+        let mut mechanisms = OidSet { count: 1, elements: &mut mechanism };
+        let mut elements: Vec<KeyValue> =
+            stores.iter().map(|(key, value)| KeyValue { key: key.as_ptr(), value: value.as_ptr() }).collect();
+        let count = u32::try_from(elements.len()).unwrap_or_default();
+        let set = KeyValueSet { count, elements: elements.as_mut_ptr() };
+        let mut minor = 0;
+        // SAFETY: all pointers are null or valid during the call. The library copies what it needs.
+        let major = unsafe {
+            acquire(
+                &mut minor,
+                principal.map_or(ptr::null_mut(), |principal| principal.name),
+                INDEFINITE,
+                &mut mechanisms,
+                INITIATE,
+                &set,
+                &mut credentials.credentials,
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
+        library.check(major, minor).map(|()| credentials)
+    }
+}
+
+impl Drop for GssCredentials {
+    fn drop(&mut self) {
+        if !self.credentials.is_null() {
+            // SAFETY: this object owns the credentials.
+            unsafe { (self.library.release_cred)(&mut 0, &mut self.credentials) };
+        }
+    }
+}
+
+/// A security context between the client and a server.
+pub(super) struct GssContext {
+    credentials: GssCredentials,
+    server: GssName,
+    context: Object,
+}
+
+// SAFETY: the library allows the use of an object on any thread, if only one thread uses the object at a time.
+unsafe impl Send for GssContext {}
+
+/// The result of a step that establishes a context.
+pub(super) struct GssStep {
+    pub(super) token: Zeroizing<Vec<u8>>,
+    /// True if the context is complete and the server has proved its identity.
+    pub(super) is_complete: bool,
+}
+
+impl GssContext {
+    pub(super) fn new(credentials: GssCredentials, server: GssName) -> Self {
+        Self { credentials, server, context: ptr::null_mut() }
+    }
+
+    /// Makes the next token from a token of the server. The first call, without a token, can ask a KDC and block.
+    pub(super) fn step(&mut self, token: Option<&[u8]>) -> std::result::Result<GssStep, String> {
+        let library = self.server.library;
+        let (mut minor, mut flags, mut output) = (0, 0, LibraryBuffer::new(library));
+        let mut received = token.map(input);
+        // SAFETY: all pointers are null or valid during the call, and `output` releases the token.
+        let major = unsafe {
+            (library.init_sec_context)(
+                &mut minor,
+                self.credentials.credentials,
+                &mut self.context,
+                self.server.name,
+                &mut oid(KERBEROS),
+                MUTUAL | INTEGRITY,
+                0,
+                ptr::null_mut(),
+                received.as_mut().map_or(ptr::null_mut(), ptr::from_mut),
+                ptr::null_mut(),
+                &mut output.buffer,
+                &mut flags,
+                ptr::null_mut(),
+            )
+        };
+        library.check(major, minor)?;
+        let is_complete = major & CONTINUE_NEEDED == 0;
+        if is_complete && flags & (MUTUAL | INTEGRITY) != MUTUAL | INTEGRITY {
+            return Err("the server has not proved its identity".to_owned());
+        }
+        Ok(GssStep { token: output.to_token(), is_complete })
+    }
+
+    /// Checks and unpacks a message of the server.
+    pub(super) fn unwrap(&self, message: &[u8]) -> std::result::Result<Zeroizing<Vec<u8>>, String> {
+        let library = self.server.library;
+        let (mut minor, mut output) = (0, LibraryBuffer::new(library));
+        // SAFETY: all pointers are null or valid during the call, and `output` releases the content.
+        let major = unsafe {
+            (library.unwrap)(
+                &mut minor,
+                self.context,
+                &mut input(message),
+                &mut output.buffer,
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
+        library.check(major, minor).map(|()| output.to_token())
+    }
+
+    /// Packs a message for the server, without encryption.
+    pub(super) fn wrap(&self, content: &[u8]) -> std::result::Result<Zeroizing<Vec<u8>>, String> {
+        let library = self.server.library;
+        let (mut minor, mut output) = (0, LibraryBuffer::new(library));
+        // SAFETY: all pointers are null or valid during the call, and `output` releases the message.
+        let major = unsafe {
+            (library.wrap)(&mut minor, self.context, 0, 0, &mut input(content), ptr::null_mut(), &mut output.buffer)
+        };
+        library.check(major, minor).map(|()| output.to_token())
+    }
+}
+
+impl Drop for GssContext {
+    fn drop(&mut self) {
+        if !self.context.is_null() {
+            // SAFETY: this object owns the context.
+            unsafe { (self.server.library.delete_sec_context)(&mut 0, &mut self.context, ptr::null_mut()) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_library_is_unsupported_and_names_the_package() {
+        let error = GssLibrary::find(&[c"libzklock-no-such-library.so.2", c"libc.so.6"]).err().unwrap();
+        assert_eq!(error.status(), Status::Unsupported);
+        for part in ["install the package libgssapi-krb5-2", "libzklock-no-such-library.so.2", "gss_import_name"] {
+            assert!(error.message().contains(part), "{error}");
+        }
+    }
+}
