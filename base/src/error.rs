@@ -67,7 +67,7 @@ statuses! {
     Invalid, -1, "ZKL_E_INVALID", errno::EINVAL, "InvalidArgument", "invalid argument";
     /// The handle was freed, is of another kind, or never existed. Only functions of the C library fail with this
     /// status.
-    Handle, -2, "ZKL_E_HANDLE", errno::EBADF, "InvalidHandle", "the handle was freed, is of another kind, or never existed";
+    Handle, -2, "ZKL_E_HANDLE", errno::EBADF, "InternalError", "the handle was freed, is of another kind, or never existed";
     /// The timeout passed before the lock was acquired.
     Timeout, -3, "ZKL_E_TIMEOUT", errno::ETIMEDOUT, "LockTimeout", "timed out before the lock was acquired";
     /// The program canceled the wait.
@@ -90,7 +90,7 @@ statuses! {
     /// The client was made before `fork()`, and the calling process is the child.
     Forked, -12, "ZKL_E_FORKED", errno::ECHILD, "Forked", "the handle belongs to the parent of this forked process";
     /// The caller's buffer is too small. Only functions of the C library fail with this status.
-    Buffer, -13, "ZKL_E_BUFFER", errno::ERANGE, "BufferTooSmall", "the buffer is too small";
+    Buffer, -13, "ZKL_E_BUFFER", errno::ERANGE, "InternalError", "the buffer is too small";
     /// A limit was reached. There are limits for file descriptors, threads, handles, memory, the total length of the
     /// node paths of a session, and the sequence numbers of a path.
     Exhausted, -14, "ZKL_E_EXHAUSTED", errno::EOVERFLOW, "Exhausted", "a limit was reached, for example on the number of descriptors, threads or sequence numbers";
@@ -103,7 +103,7 @@ statuses! {
     /// This kind of lock, or this server, does not support the operation.
     Unsupported, -18, "ZKL_E_UNSUPPORTED", errno::EOPNOTSUPP, "Unsupported", "not supported by this lock or server";
     /// The operation is still running. Only functions of the C library fail with this status.
-    Pending, -19, "ZKL_E_PENDING", errno::EINPROGRESS, "Pending", "the operation is still running";
+    Pending, -19, "ZKL_E_PENDING", errno::EINPROGRESS, "InternalError", "the operation is still running";
 }
 
 /// The error of a failed call: a status, and a message that names the value or the server that caused the failure.

@@ -62,11 +62,11 @@ A client provides metrics (``client.metrics()``, ``client.prometheus()``). The l
 ``logging``. The loggers are ``zklock.session``, ``zklock.lock`` and ``zklock.request``. Each log record has an
 attribute ``zklock``, a dict with details.
 
-Every failure of an operation raises a ``zklock.Error`` with a ``status``, and each ``Status`` has an exception class.
-Most exception classes are also subclasses of built-in exceptions: ``LockTimeout`` is a ``TimeoutError``,
-``PermissionDenied`` is a ``PermissionError``, and a wrong argument raises a ``ValueError`` or ``TypeError``. Wrong use
-of the API, such as an unknown argument or a client of another event loop, raises a plain ``TypeError``,
-``AttributeError`` or ``RuntimeError``.
+Every failure of an operation raises a ``zklock.Error`` with a ``status``, and each ``Status`` that a Python program can
+receive has an exception class. Most exception classes are also subclasses of built-in exceptions: ``LockTimeout`` is a
+``TimeoutError``, ``PermissionDenied`` is a ``PermissionError``, and a wrong argument raises a ``ValueError`` or
+``TypeError``. Wrong use of the API, such as an unknown argument or a client of another event loop, raises a plain
+``TypeError``, ``AttributeError`` or ``RuntimeError``.
 
 ``zklock.aio`` provides the classes of ``zklock`` for asyncio tasks. A hold of ``zklock.aio`` belongs to a task and not
 to a thread.
@@ -88,7 +88,6 @@ from zklock import _logs as _logs
 from zklock import _threads as _threads
 from zklock._errors import (
     AuthFailed,
-    BufferTooSmall,
     Canceled,
     ClientClosed,
     ConnectionLost,
@@ -99,12 +98,10 @@ from zklock._errors import (
     Forked,
     InternalError,
     InvalidArgument,
-    InvalidHandle,
     InvalidType,
     LockLost,
     LockTimeout,
     NotOwner,
-    Pending,
     PermissionDenied,
     ServerError,
     Status,
@@ -147,7 +144,6 @@ atexit.register(_close_all)
 
 __all__ = [
     "AuthFailed",
-    "BufferTooSmall",
     "Canceled",
     "Client",
     "ClientClosed",
@@ -165,7 +161,6 @@ __all__ = [
     "HoldLike",
     "InternalError",
     "InvalidArgument",
-    "InvalidHandle",
     "InvalidType",
     "LazyClient",
     "Leases",
@@ -181,7 +176,6 @@ __all__ = [
     "Mutex",
     "NotOwner",
     "Participant",
-    "Pending",
     "PermissionDenied",
     "ReadLock",
     "RwLock",

@@ -14,7 +14,7 @@ class Status(IntEnum):
     INVALID = -1
     """An argument is invalid. The exceptions are InvalidArgument and InvalidType."""
     HANDLE = -2
-    """The handle is stale, or belongs to another kind of object. The exception is InvalidHandle."""
+    """The handle is stale, or belongs to another kind of object. Only C programs receive this status."""
     TIMEOUT = -3
     """The deadline passed before the lock was acquired. The exception is LockTimeout."""
     CANCELED = -4
@@ -37,7 +37,7 @@ class Status(IntEnum):
     FORKED = -12
     """The handle belongs to the parent of this forked process. The exception is Forked."""
     BUFFER = -13
-    """The caller's buffer is too small. The exception is BufferTooSmall."""
+    """The caller's buffer is too small. Only C programs receive this status."""
     EXHAUSTED = -14
     """A limit was reached. The exception is Exhausted."""
     FOREIGN = -15
@@ -49,7 +49,7 @@ class Status(IntEnum):
     UNSUPPORTED = -18
     """This kind of lock, or this server, does not support the operation. The exception is Unsupported."""
     PENDING = -19
-    """The operation is still running. The exception is Pending."""
+    """The operation is still running. Only C programs receive this status."""
 
 
 class Error(Exception):
@@ -58,7 +58,7 @@ class Error(Exception):
     """
 
     status: Status = Status.INTERNAL
-    """The status of the failure. Each status except OK has an exception class."""
+    """The status of the failure. Each status that a Python program can receive has an exception class."""
 
 
 class InvalidArgument(Error, ValueError):
@@ -71,12 +71,6 @@ class InvalidType(Error, TypeError):
     """The type of an argument is wrong. If an argument is missing or unknown, Python raises a plain TypeError."""
 
     status = Status.INVALID
-
-
-class InvalidHandle(Error, ValueError):
-    """A handle is stale, or belongs to another kind of object. Only C programs receive this error."""
-
-    status = Status.HANDLE
 
 
 class LockTimeout(Error, TimeoutError):
@@ -141,12 +135,6 @@ class Forked(Error, RuntimeError):
     status = Status.FORKED
 
 
-class BufferTooSmall(Error, BufferError):
-    """The caller's buffer is too small. Only C programs receive this error."""
-
-    status = Status.BUFFER
-
-
 class Exhausted(Error, OSError):
     """The process cannot open a descriptor or start a thread, or all sequence numbers of the path are used up. The
     message names the limit.
@@ -177,12 +165,6 @@ class Unsupported(Error, NotImplementedError):
     """This kind of lock, this server or this greenlet does not support the operation."""
 
     status = Status.UNSUPPORTED
-
-
-class Pending(Error, BlockingIOError):
-    """The operation is still running. Only C programs receive this error."""
-
-    status = Status.PENDING
 
 
 # Set the public class names that tracebacks show, for instance zklock.LockTimeout.
