@@ -16,7 +16,6 @@ import zklock
 from server import ZooKeeper
 from zklock import _zklock
 
-
 C_ONLY = [zklock.Status.HANDLE, zklock.Status.BUFFER, zklock.Status.PENDING]
 
 
