@@ -1,7 +1,7 @@
 //! A Kerberos realm for one test program, with a real KDC of MIT Kerberos.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,12 +21,16 @@ pub struct KerberosRealm {
     port: Port,
 }
 
-/// Runs the KDC until the standard input ends. The input ends when the test process has ended for any reason.
+/// Runs the KDC until the standard input has a line or ends, and removes the directory if the line is missing. The input
+/// ends when the test process has ended for any reason.
 const SUPERVISOR: &str = r#"
+directory=$1
+shift
 "$@" -n >/dev/null 2>&1 & kdc=$!
 echo $kdc
-cat >/dev/null
+read -r line
 kill -9 $kdc
+[ "$line" = keep ] || rm -rf "$directory"
 "#;
 
 impl KerberosRealm {
@@ -101,7 +105,7 @@ impl KerberosRealm {
     /// Starts the KDC.
     pub fn resume(&self) {
         let mut command = Command::new("sh");
-        command.args(["-c", SUPERVISOR, "supervisor", "krb5kdc"]);
+        command.args(["-c", SUPERVISOR, "supervisor"]).arg(self.directory.path()).arg("krb5kdc");
         let mut kdc =
             self.environment(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start sh");
         let mut line = String::new();
@@ -126,7 +130,8 @@ impl KerberosRealm {
 }
 
 fn end(mut kdc: Child) {
-    drop(kdc.stdin.take());
+    // The input is closed at the end of this statement.
+    let _ = kdc.stdin.take().map(|mut input| input.write_all(b"keep\n"));
     let _ = kdc.wait();
 }
 
