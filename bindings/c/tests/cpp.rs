@@ -152,7 +152,7 @@ fn two_versions_are_one_program(compiler: &str, levels: &[&str]) {
         "class listening {\n",
         "class text_buffer {\n",
         "class client {\n",
-        "class [[nodiscard]] leases {\n",
+        "class [[nodiscard]] hold {\n",
         "class lockable {\n",
     ] {
         assert!(two.contains(grown), "{grown}");
@@ -208,9 +208,8 @@ fn every_standard_has_one_layout() {
         "mutex",
         "shared_mutex",
         "multi",
-        "owned",
         "semaphore",
-        "leases",
+        "hold",
         "operation",
         "event",
         "participant",
