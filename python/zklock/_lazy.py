@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from zklock._errors import ClientClosed
 from zklock._zklock import Client, _Settings
@@ -139,16 +139,16 @@ class LazyClient:
 
     def mutex(self, path: str, **arguments: Any) -> Mutex:
         """Make a mutex; see ``Client.mutex()``."""
-        return self._lock("mutex", path, arguments)
+        return cast("Mutex", self._lock("mutex", path, arguments))
 
     def semaphore_mutex(self, path: str, **arguments: Any) -> SemaphoreMutex:
         """Make a semaphore mutex; see ``Client.semaphore_mutex()``."""
-        return self._lock("semaphore_mutex", path, arguments)
+        return cast("SemaphoreMutex", self._lock("semaphore_mutex", path, arguments))
 
     def rwlock(self, path: str, **arguments: Any) -> RwLock:
         """Make a read/write lock; see ``Client.rwlock()``."""
         made: Any = _LazyRwLock(self, lambda client: client.rwlock(path, **arguments), f"rwlock({path!r})")
-        return made
+        return cast("RwLock", made)
 
     def multi(self, locks: Iterable[Any], **arguments: Any) -> MultiLock:
         """Make a multi-lock; see ``Client.multi()``. ``locks`` may contain paths, locks, and locks of a LazyClient."""
@@ -158,14 +158,14 @@ class LazyClient:
             return client.multi([one._real() if isinstance(one, _PerClient) else one for one in members], **arguments)
 
         made: Any = _LazyLock(self, make, f"multi({members!r})")
-        return made
+        return cast("MultiLock", made)
 
     def semaphore(self, path: str, *numbers: Any, **arguments: Any) -> Semaphore:
         """Make a semaphore; see ``Client.semaphore()``."""
         made: Any = _PerClient(
             self, lambda client: client.semaphore(path, *numbers, **arguments), f"semaphore({path!r})"
         )
-        return made
+        return cast("Semaphore", made)
 
     def _lock(self, recipe: str, path: str, arguments: dict[str, Any]) -> Any:
         return _LazyLock(self, lambda client: getattr(client, recipe)(path, **arguments), f"{recipe}({path!r})")

@@ -9,7 +9,7 @@ import functools
 import inspect
 import sys
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ class _CoroutineFunction:
     __kwdefaults__ = None
     _is_coroutine = getattr(asyncio.coroutines, "_is_coroutine", None)
 
-    __class__ = property(lambda _: FunctionType)  # type: ignore[assignment]
+    __class__ = property(lambda _: FunctionType)  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
@@ -52,4 +52,4 @@ def coroutine_function(function: F) -> F:
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(function)
     made: Any = _CoroutineFunction(function)
-    return made
+    return cast("F", made)
