@@ -120,8 +120,10 @@ N ?= 5
 shake: test-build ## run the tests N=5 times under the conditions of other machines: load, short process ids, another place and order (half an hour)
 	@python3 scripts/shake.py $(N)
 
-# Checks the exact time limits, as tests/README.md explains.
+# Checks the exact time limits, as tests/README.md explains. Programs that run at the same time would delay each other.
 verify: export TEST_ZKLOCK_EXACT_LIMITS = 1
+verify: export TEST_PROGRAMS = 1
+verify: export RUST_THREADS = 4
 verify: setup-verify test check deny models test-support test-tools test-sim build test-install test-wheels test-static test-deb test-empty-system test-pages test-go docs test-bench test-chaos test-fuzz asan tls-providers ## run all tests and checks, as before a release (an hour)
 
 SEEDS ?= 100000
