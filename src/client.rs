@@ -4,9 +4,7 @@
 
 use std::fmt;
 use std::os::fd::RawFd;
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tracing::Span;
@@ -16,15 +14,18 @@ use zklock_core::error::{Error, Result, Status};
 use zklock_core::path;
 use zklock_core::recipe::{Children, Mode, NodeContent, NodeRequest, QueueNode};
 use zklock_core::session::{ClientState, ConnectString};
+use zklock_process::ForkEpoch;
 
-use crate::call::Call;
 use crate::client_inner::ClientInner;
 use crate::client_lock::{ClientLock, MAX_DATA};
 use crate::config::Config;
-use crate::future::WakerRegistration;
 use crate::listener::Listener;
 use crate::lock::Lock;
-use crate::runtime::{EventDelivery, EventHandler, EventSource, Listen, PendingOp, Scope, Shell, now};
+use crate::operation::{InProgress, Operation};
+use crate::request::Request;
+use crate::runtime::{
+    Completion, EventDelivery, EventHandler, EventSource, Hook, Listen, PendingOp, Scope, Shell, now,
+};
 use crate::semaphore::Semaphore;
 use crate::span;
 
@@ -61,8 +62,11 @@ impl Client {
     }
 
     /// Starts connecting to a server, without waiting for the connection. In all other respects, this method works like
-    /// [`connect`](Self::connect).
-    pub fn start_connect(servers: &str, config: &Config) -> Result<Connecting> {
+    /// [`connect`](Self::connect). If the program drops the returned [`Operation`] early, the client stops connecting.
+    /// Dropping the last object that uses a client blocks until the session has ended, unless
+    /// [`Config::end_in_background`] is on. If the program cancels the operation, its error says why the client is not
+    /// connected yet.
+    pub fn start_connect(servers: &str, config: &Config) -> Result<Operation<Self>> {
         config.check()?;
         let target = ConnectString::parse(servers)?;
         let (started, span) = (now(), span::connect(servers));
@@ -80,8 +84,9 @@ impl Client {
         let shell = Shell::start(engine, delivery, config.attempt_inputs())?;
         let client = Self { inner: Arc::new(ClientInner::new(shell, servers, config.end_in_background)) };
         let deadline = started + config.connect_timeout;
-        let call = PendingOp::start(&client.inner.shell, Some(deadline), |engine, now| engine.connect(now, deadline))?;
-        Ok(Connecting { client, call, awaiting: WakerRegistration::default(), span })
+        let connect = |engine: &mut Engine, now| engine.connect(now, deadline);
+        let pending = PendingOp::start(&client.inner.shell, Some(deadline), connect)?;
+        Ok(Operation::new(Connecting { client, pending, span }))
     }
 
     /// Replaces the server list of the client. `servers` has the same form as in [`connect`](Self::connect). If the new
@@ -165,7 +170,7 @@ impl Client {
 
     /// Starts creating a semaphore without blocking. In all other respects, this method works like
     /// [`semaphore_counted`](Self::semaphore_counted).
-    pub fn start_semaphore_counted(&self, path: &str, count_path: &str, initial: i32) -> Result<Call<Semaphore>> {
+    pub fn start_semaphore_counted(&self, path: &str, count_path: &str, initial: i32) -> Result<Operation<Semaphore>> {
         path::validate(path)?;
         path::validate(count_path)?;
         validate_initial(initial)?;
@@ -183,7 +188,7 @@ impl Client {
         path::validate(path)?;
         path::validate(count_path)?;
         validate_initial(initial)?;
-        // Dropping the call does not end its request. If the request fails, a later acquire creates the node of the
+        // Dropping the operation does not end its request. If the request fails, a later acquire creates the node of the
         // shared count.
         drop(self.start_node_request(
             NodeRequest::CreateCount { path: count_path.to_owned(), value: initial },
@@ -195,7 +200,7 @@ impl Client {
 
     /// Starts reading a shared count without blocking. In all other respects, this method works like
     /// [`shared_count_get`](Self::shared_count_get).
-    pub fn start_shared_count_get(&self, path: &str) -> Result<Call<i32>> {
+    pub fn start_shared_count_get(&self, path: &str) -> Result<Operation<i32>> {
         path::validate(path)?;
         self.start_node_request(NodeRequest::GetCount { path: path.to_owned() }, |answer| match answer {
             Answer::Count(value) => Ok(value),
@@ -205,14 +210,14 @@ impl Client {
 
     /// Starts setting a shared count, without blocking. In all other respects, this method works like
     /// [`shared_count_set`](Self::shared_count_set).
-    pub fn start_shared_count_set(&self, path: &str, value: i32) -> Result<Call<()>> {
+    pub fn start_shared_count_set(&self, path: &str, value: i32) -> Result<Operation<()>> {
         path::validate(path)?;
         self.start_node_request(NodeRequest::SetCount { path: path.to_owned(), value }, |_| Ok(()))
     }
 
     /// Starts a revocation request, without waiting for the server. In all other respects, this method works like
     /// [`revoke`](Self::revoke).
-    pub fn start_revoke(&self, node_path: &str) -> Result<Call<()>> {
+    pub fn start_revoke(&self, node_path: &str) -> Result<Operation<()>> {
         path::validate(node_path)?;
         self.start_node_request(NodeRequest::Revoke { path: node_path.to_owned() }, |_| Ok(()))
     }
@@ -238,19 +243,20 @@ impl Client {
     }
 
     /// Starts checking a fencing token without blocking. In all other respects, this method works like
-    /// [`fence_check`](Self::fence_check). If the program drops the returned [`Call`], the library still completes the
-    /// check.
-    pub fn start_fence_check(&self, path: &str, token: i64) -> Result<Call<bool>> {
+    /// [`fence_check`](Self::fence_check). If the program drops the returned [`Operation`], the library still completes
+    /// the check.
+    pub fn start_fence_check(&self, path: &str, token: i64) -> Result<Operation<bool>> {
         path::validate(path)?;
         if token < 1 {
             return Err(Error::invalid(format!("token is {token}; expected 1 or more")));
         }
         self.inner.check_open()?;
         let pending = self.inner.start_op(|engine, now| engine.fence_check(now, path, token))?;
-        Ok(Call::new(vec![pending], |answers| match answers.into_iter().next() {
+        let take = |answers: Vec<Answer>| match answers.into_iter().next() {
             Some(Answer::Holds(holds)) => Ok(holds),
             _ => Err(Status::Internal.into()),
-        }))
+        };
+        Ok(Request::new(vec![pending], take).into_operation())
     }
 
     /// Reads a shared count (Curator's `SharedCount`). The node contains the count as four bytes in big-endian order.
@@ -287,7 +293,7 @@ impl Client {
 
     /// Starts reading a node, without waiting for the server. In all other respects, this method works like
     /// [`read_node`](Self::read_node).
-    pub fn start_read_node(&self, path: &str) -> Result<Call<Option<NodeContent>>> {
+    pub fn start_read_node(&self, path: &str) -> Result<Operation<Option<NodeContent>>> {
         path::validate(path)?;
         self.start_node_request(NodeRequest::Read { path: path.to_owned() }, |answer| match answer {
             Answer::Content(content) => Ok(content),
@@ -322,7 +328,7 @@ impl Client {
         path: &str,
         data: &[u8],
         version: Option<i32>,
-    ) -> Result<Call<Option<i32>>> {
+    ) -> Result<Operation<Option<i32>>> {
         path::validate(hold_node)?;
         path::validate(path)?;
         if data.len() > MAX_DATA {
@@ -351,7 +357,7 @@ impl Client {
 
     /// Starts deleting a node without blocking. In all other respects, this method works like
     /// [`delete_node`](Self::delete_node).
-    pub fn start_delete_node(&self, path: &str) -> Result<Call<()>> {
+    pub fn start_delete_node(&self, path: &str) -> Result<Operation<()>> {
         path::validate(path)?;
         self.start_node_request(NodeRequest::Delete { path: path.to_owned() }, |_| Ok(()))
     }
@@ -369,32 +375,32 @@ impl Client {
 
     /// Starts listing the children of a node without blocking. In all other respects, this method works like
     /// [`children`](Self::children).
-    pub fn start_children(&self, path: &str) -> Result<Call<Option<Children>>> {
+    pub fn start_children(&self, path: &str) -> Result<Operation<Option<Children>>> {
         path::validate_directory(path)?;
         self.start_node_request(NodeRequest::List { path: path.to_owned() }, take_children)
     }
 
-    /// Starts a wait that ends when a node's children differ from an earlier list. The result of the returned [`Call`]
-    /// is the new list. `zxid` is [`Children::zxid`] of the earlier list. The call sets a watch on the node and does
+    /// Starts a wait that ends when a node's children differ from an earlier list. The result of the returned
+    /// [`Operation`] is the new list. `zxid` is [`Children::zxid`] of the earlier list. The call sets a watch on the node and does
     /// not poll. Returns `None` if the node does not exist. If `timeout` is `None`, the call waits without a limit. If
-    /// the program drops the call, the client keeps the watch until the call would have ended.
+    /// the program drops the operation, the client keeps the watch until the operation would have ended.
     ///
     /// Fails with TIMEOUT if nothing has changed within `timeout`. Fails with INVALID if the path is not valid. In a
-    /// handler, [`Call::wait`] and [`Call::wait_for`] fail with DEADLOCK unless the call has ended. Other errors:
-    /// CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED, FORKED.
+    /// handler, [`Operation::wait`] and [`Operation::wait_for`] fail with DEADLOCK unless the operation has ended. Other
+    /// errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED, FORKED.
     pub fn start_await_children(
         &self,
         path: &str,
         zxid: i64,
         timeout: Option<Duration>,
-    ) -> Result<Call<Option<Children>>> {
+    ) -> Result<Operation<Option<Children>>> {
         path::validate_directory(path)?;
         self.inner.check_open()?;
         let deadline = timeout.map(|timeout| now() + timeout);
         let start = |engine: &mut Engine, now| engine.await_children(now, path, zxid, deadline);
         let pending = PendingOp::start(&self.inner.shell, deadline, start)?;
         let take = |answers: Vec<Answer>| take_children(answers.into_iter().next().unwrap_or(Answer::Done));
-        Ok(Call::new(vec![pending], take).waiting_for_others())
+        Ok(Request::new(vec![pending], take).waiting_for_others().into_operation())
     }
 
     /// Checks whether the servers permit this client to perform an operation on an existing node. The check changes no
@@ -411,7 +417,7 @@ impl Client {
 
     /// Starts checking a permission, without blocking. In all other respects, this method works like
     /// [`check_permission`](Self::check_permission).
-    pub fn start_check_permission(&self, path: &str, permission: Permission) -> Result<Call<bool>> {
+    pub fn start_check_permission(&self, path: &str, permission: Permission) -> Result<Operation<bool>> {
         path::validate_directory(path)?;
         let request = NodeRequest::CheckPermission { path: path.to_owned(), permission };
         self.start_node_request(request, |answer| match answer {
@@ -462,10 +468,11 @@ impl Client {
         &self,
         task: NodeRequest,
         take: impl Fn(Answer) -> Result<T> + Send + Sync + 'static,
-    ) -> Result<Call<T>> {
+    ) -> Result<Operation<T>> {
         self.inner.check_open()?;
         let pending = self.inner.start_op(|engine, now| engine.start_node_request(now, task))?;
-        Ok(Call::new(vec![pending], move |answers| take(answers.into_iter().next().unwrap_or(Answer::Done))))
+        let take = move |answers: Vec<Answer>| take(answers.into_iter().next().unwrap_or(Answer::Done));
+        Ok(Request::new(vec![pending], take).into_operation())
     }
 
     /// Returns the state of the session. Does not block.
@@ -602,12 +609,15 @@ impl Client {
     }
 
     /// Closes the client as [`close`](Self::close) does, but without blocking. When this method returns, the locks of
-    /// the client can no longer be used. A new thread ends the session, and then calls `hook` with the result that
-    /// `close` would have returned. If the program polls this client for events, the library itself calls no handlers.
-    /// The program must then continue to dispatch events until `hook` is called. If the thread cannot start, the call
-    /// fails with EXHAUSTED, and the client stays open.
-    pub fn close_in_background(&self, hook: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
-        self.inner.close_in_background(hook)
+    /// the client can no longer be used. A new thread ends the session. The operation then ends with the result that
+    /// `close` would have returned, also if the program has dropped the [`Operation`]. If the program polls this client
+    /// for events, the library itself calls no handlers. The program must then continue to dispatch events until the
+    /// operation has ended. If the thread cannot start, the call fails with EXHAUSTED, and the client stays open.
+    pub fn start_close(&self) -> Result<Operation<()>> {
+        let closed = Arc::new(Completion::default());
+        let closing = Closing { closed: Arc::clone(&closed), epoch: ForkEpoch::current() };
+        self.inner.close_in_background(move |result| _ = closed.complete(result))?;
+        Ok(Operation::new(closing))
     }
 }
 
@@ -667,69 +677,76 @@ impl WeakClient {
     }
 }
 
-/// A client that is connecting for the first time. If the program drops this value, the client stops connecting.
-///
-/// This value is also a future, which any executor can poll. The future resolves to the result of [`wait`](Self::wait).
-/// Dropping the future blocks until the session has ended, unless [`Config::end_in_background`] is on. Dropping the
-/// last object that uses a client also blocks until the session has ended.
-#[must_use = "dropping this value ends the attempt to connect"]
-pub struct Connecting {
+/// The work of an attempt to connect for the first time. If the program drops the last object that uses the client, the
+/// client stops connecting.
+struct Connecting {
     client: Client,
-    call: PendingOp,
-    awaiting: WakerRegistration,
+    pending: PendingOp,
     /// The `tracing` span of the attempt to connect.
     span: Span,
 }
 
-impl fmt::Debug for Connecting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connecting").field("client", &self.client).finish_non_exhaustive()
+impl Connecting {
+    /// Ends the attempt, unless it has already ended. The client then closes in the background.
+    fn give_up(&self, error: Error) -> Result<()> {
+        if self.pending.give_up(error) { self.client.close_nowait() } else { self.client.inner.shell.check_process() }
     }
 }
 
-impl Connecting {
-    /// Waits at most the connect timeout for the session. Fails with the same errors as [`Client::connect`].
-    pub fn wait(self) -> Result<Client> {
-        let answer = self.call.wait();
-        span::record_outcome(&self.span, &answer);
-        answer.map(|_| self.client)
-    }
-
-    /// Waits for at most `slice` until the client has a session. Returns `None` if the client is still connecting.
-    /// After the attempt has ended, this method returns the same result each time, to any number of threads.
-    pub fn wait_for(&self, slice: Duration) -> Option<Result<Client>> {
-        let answer = self.call.wait_for(slice)?;
+impl InProgress<Client> for Connecting {
+    fn wait_for(&self, slice: Duration) -> Option<Result<Client>> {
+        let answer = self.pending.wait_for(slice)?;
         span::record_outcome(&self.span, &answer);
         Some(answer.map(|_| self.client.clone()))
     }
 
-    /// Returns whether the attempt to connect has ended. After this method has returned true, the next
-    /// [`wait_for`](Self::wait_for) does not wait.
-    pub fn is_over(&self) -> bool {
-        self.call.is_over()
+    fn is_over(&self) -> bool {
+        self.pending.is_over()
     }
 
-    /// Returns the error for an attempt to connect that the program cancels.
-    pub(crate) fn canceled_error(&self) -> Error {
-        self.client.inner.shell.read_engine(Engine::canceled_connect_error).unwrap_or_else(|error| error)
+    fn on_done(&self, hook: Hook) -> Result<()> {
+        self.pending.on_done(hook)
     }
 
-    /// Calls `hook` once when the attempt to connect has ended. The rules of
-    /// [`Acquiring::on_done`](crate::Acquiring::on_done) apply to the hook.
-    pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.call.on_done(Box::new(hook))
+    fn cancel(&self) -> Result<()> {
+        let error = self.client.inner.shell.read_engine(Engine::canceled_connect_error);
+        self.give_up(error.unwrap_or_else(|error| error))
+    }
+
+    fn abandon(&self) {
+        // In a forked child, the attempt has already ended.
+        let _ = self.give_up(Status::Closed.into());
     }
 }
 
-impl Future for Connecting {
-    type Output = Result<Client>;
+/// The work of closing a client.
+struct Closing {
+    closed: Arc<Completion<Option<Result<()>>>>,
+    epoch: ForkEpoch,
+}
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let mut waker = std::mem::take(&mut this.awaiting);
-        let end = || if this.is_over() { this.wait_for(Duration::ZERO) } else { None };
-        let poll = waker.poll(cx, end, |hook| this.on_done(hook));
-        this.awaiting = waker;
-        poll
+impl InProgress<()> for Closing {
+    fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
+        self.epoch.check().map_or_else(|forked| Some(Err(forked)), |()| self.closed.wait_for(slice))
+    }
+
+    fn is_over(&self) -> bool {
+        self.epoch.check().is_err() || self.closed.has_ended()
+    }
+
+    fn on_done(&self, hook: Hook) -> Result<()> {
+        self.epoch.check()?;
+        self.closed.on_done(hook);
+        Ok(())
+    }
+
+    fn cancel(&self) -> Result<()> {
+        self.epoch.check()
+    }
+
+    fn abandon(&self) {
+        if self.epoch.check().is_ok() {
+            self.closed.complete(Err(Status::Closed.into()));
+        }
     }
 }

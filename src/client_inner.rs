@@ -8,8 +8,8 @@ use zklock_core::engine::{CLOSE_LIMIT, Engine, OpId};
 use zklock_core::error::{Result, Status};
 use zklock_core::time::Time;
 
+use crate::acquire::{Cancellation, LockTarget};
 use crate::listener::ReplaceableListener;
-use crate::operation::{Cancellation, LockTarget};
 use crate::runtime::{PendingOp, Shell, is_driving_io, now, spawn_in_background};
 
 /// The data of a client. The clones of the client, its locks, its semaphores and its leases share this value. When the

@@ -9,8 +9,8 @@ use zklock_core::engine::{Engine, HoldId, HoldToRelease, HoldView, LockId, OpId,
 use zklock_core::error::{Error, Result, Status};
 use zklock_core::time::Time;
 
+use crate::acquire::LockTarget;
 use crate::client_inner::ClientInner;
-use crate::operation::LockTarget;
 use crate::runtime::{EventDelivery, PendingOp, RevocationHandler, Scope, Shell};
 
 /// The maximum number of data bytes in a node. A frame that contains data of this size stays below 1 MiB, the default

@@ -7,9 +7,10 @@ use std::sync::atomic::AtomicBool;
 use zklock_core::engine::{HoldToRelease, HoldView};
 use zklock_core::error::Result;
 
-use crate::call::Call;
+use crate::acquire::HoldIds;
 use crate::client_lock::ClientLock;
-use crate::operation::HoldIds;
+use crate::operation::Operation;
+use crate::request::Request;
 use crate::span;
 
 /// The client locks of a lock or a semaphore, and the client locks on which they depend. An acquire in progress and a
@@ -69,16 +70,17 @@ impl ClientLocks {
     /// Starts one release of each hold that `ids` contain. The call does not release a later hold of the owner, and
     /// releases the member locks even if the multi-lock is closed. If the owner no longer has some of the holds, the call
     /// releases the others, and then fails with NOT_OWNER.
-    pub(crate) fn start_release_of(&self, path: &str, ids: &HoldIds, confirmed: bool) -> Result<Call<()>> {
+    pub(crate) fn start_release_of(&self, path: &str, ids: &HoldIds, confirmed: bool) -> Result<Operation<()>> {
         let span = span::release(path, ids.owner, confirmed);
         let all_open = self.check_open();
         let steps = self.iter().zip(&ids.steps).rev();
-        let calls: Vec<_> = steps
+        let pending: Vec<_> = steps
             .map(|(client_lock, step)| {
                 client_lock.release_members(ids.owner, step.iter().copied().map(HoldToRelease::Exact), confirmed)
             })
             .collect();
-        Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, move |_| all_open.clone()).within(span))
+        let request = Request::new(pending.into_iter().collect::<Result<_>>()?, move |_| all_open.clone());
+        Ok(request.within(span).into_operation())
     }
 }
 

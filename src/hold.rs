@@ -10,13 +10,13 @@ use std::time::Duration;
 use zklock_core::engine::{Event, HoldId, HoldView, LockState, Owner};
 use zklock_core::error::{Error, Result, Status};
 
-use crate::call::Call;
+use crate::acquire::HoldIds;
 use crate::client_lock::ClientLock;
 use crate::client_locks::ClientLocks;
 use crate::listener::Listener;
-use crate::operation::HoldIds;
+use crate::operation::Operation;
 use crate::runtime::{EventHandler, Listen, Scope};
-use crate::wait_lost::{self, WaitLost};
+use crate::wait_lost;
 
 /// A hold of a lock, or of leases of a semaphore. Any thread may use and release a hold, whoever acquired it. All clones
 /// of a value share the hold. A hold refers only to the acquire from which it comes, and never to a later hold of its
@@ -167,11 +167,10 @@ impl Hold {
         wait_lost::wait_until_lost(timeout, || self.start_wait_lost())
     }
 
-    /// Returns a [`WaitLost`], which reports when the hold is no longer safe. See
-    /// [`Lock::start_wait_lost`](crate::Lock::start_wait_lost).
+    /// Starts a wait for the loss of the hold. See [`Lock::start_wait_lost`](crate::Lock::start_wait_lost).
     ///
     /// Fails with NOT_OWNER if the program has released the hold. Other errors: CLOSED, FORKED. Does not block.
-    pub fn start_wait_lost(&self) -> Result<WaitLost> {
+    pub fn start_wait_lost(&self) -> Result<Operation<()>> {
         if self.state()? == LockState::Free {
             return Err(self.shared.error(Status::NotOwner));
         }
@@ -179,7 +178,7 @@ impl Hold {
         let holds = client_locks.iter().map(ClientLock::shell_and_id);
         // The wait has no reference to the shared value, so that a drop of the hold releases it also during the wait.
         let (client_locks, owner, ids, end) = (Arc::clone(client_locks), ids.owner, ids.clone(), Arc::clone(end));
-        WaitLost::start(holds, owner, move || end.view(&client_locks, &ids), path)
+        wait_lost::start(holds, owner, move || end.view(&client_locks, &ids), path)
     }
 
     /// Calls `handler` for changes of this hold. The rules of [`Lock::listen`](crate::Lock::listen) apply. After this
@@ -227,10 +226,10 @@ impl Hold {
         self.start_release(false)?.wait()
     }
 
-    /// Starts releasing the hold without blocking. If `confirmed` is false, [`Call::wait`] returns at once, and the
-    /// library deletes the nodes in the background. If the program drops the returned [`Call`], the library still
+    /// Starts releasing the hold without blocking. If `confirmed` is false, the operation ends at once, and the
+    /// library deletes the nodes in the background. If the program drops the returned [`Operation`], the library still
     /// completes the release.
-    pub fn start_release(&self, confirmed: bool) -> Result<Call<()>> {
+    pub fn start_release(&self, confirmed: bool) -> Result<Operation<()>> {
         self.shared.start_release(confirmed)
     }
 
@@ -269,7 +268,7 @@ impl HoldEnd {
 }
 
 impl SharedHold {
-    fn start_release(&self, confirmed: bool) -> Result<Call<()>> {
+    fn start_release(&self, confirmed: bool) -> Result<Operation<()>> {
         if self.end.is_released.swap(true, Ordering::AcqRel) {
             return self.client_locks.check_open().and(Err(self.error(Status::NotOwner)));
         }
@@ -301,7 +300,7 @@ impl Drop for SharedHold {
         if self.end.is_left.load(Ordering::Acquire) || self.end.is_released() {
             return;
         }
-        let released = self.start_release(false).and_then(Call::wait);
+        let released = self.start_release(false).and_then(Operation::wait);
         if let Err(error) = released
             && !is_refused(&error)
         {

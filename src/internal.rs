@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use zklock_core::error::{Error, Result};
+use zklock_core::error::Result;
 
-use crate::client::{Client, Connecting, WeakClient};
+use crate::client::{Client, WeakClient};
 use crate::config::Config;
 use crate::hold::Hold;
 use crate::runtime::LOCK;
@@ -62,7 +62,13 @@ pub fn discard_handlers(client: &Client) -> Result<()> {
     client.discard_handlers()
 }
 
-/// Removes all handlers of the client, and then closes the client like [`Client::close_in_background`]. A handler that
+/// Closes the client like [`Client::start_close`], and calls `hook` with the result. The hook may block, because it runs
+/// on the thread that closes the client.
+pub fn close_and_then(client: &Client, hook: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
+    client.inner.close_in_background(hook)
+}
+
+/// Removes all handlers of the client, and then closes the client like [`Client::start_close`]. A handler that
 /// is already running continues. The library calls no other handler.
 pub fn close_nowait(client: &Client) -> Result<()> {
     client.close_nowait()
@@ -72,12 +78,6 @@ pub fn close_nowait(client: &Client) -> Result<()> {
 /// `upgrade`, this function creates no reference to the client. The caller therefore cannot cause the client to close.
 pub fn has_users(client: &WeakClient) -> bool {
     client.has_users()
-}
-
-/// Returns the error for an attempt to connect that the program cancels. The message says why the client is not
-/// connected yet.
-pub fn canceled_error(connecting: &Connecting) -> Error {
-    connecting.canceled_error()
 }
 
 /// Fails with NOT_OWNER if the hold was released, and with LOST if it was lost.

@@ -27,8 +27,8 @@
 
 #![deny(missing_debug_implementations, missing_docs)]
 
+mod acquire;
 mod acquiring;
-mod call;
 mod client;
 mod client_inner;
 mod client_lock;
@@ -44,6 +44,7 @@ mod lock;
 mod multi_lock;
 mod operation;
 mod options;
+mod request;
 mod runtime;
 mod semaphore;
 mod span;
@@ -51,18 +52,16 @@ mod timeout;
 mod wait_lost;
 mod zookeeper_options;
 
-pub use acquiring::Acquiring;
-pub use call::Call;
-pub use client::{Client, Connecting, RwLock, WeakClient};
+pub use client::{Client, RwLock, WeakClient};
 pub use client_lock::MAX_DATA;
 pub use config::Config;
 pub use hold::Hold;
 pub use listener::Listener;
 pub use lock::Lock;
+pub use operation::Operation;
 pub use options::ConfigOption;
 pub use runtime::Listen;
 pub use semaphore::Semaphore;
-pub use wait_lost::WaitLost;
 #[doc(inline)]
 pub use zklock_base::error::{Error, Result, Status};
 #[doc(inline)]

@@ -14,18 +14,19 @@ use zklock_core::engine::{Answer, Event, HoldToRelease, HoldView, LockId, LockSt
 use zklock_core::error::{Error, Result, Status};
 use zklock_core::recipe::Participant;
 
+use crate::acquire::{Acquire, Cancellation, Goal, LockTarget};
 use crate::acquiring::Acquiring;
-use crate::call::Call;
 use crate::client_inner::ClientInner;
 use crate::client_lock::ClientLock;
 use crate::client_locks::{ClientLocks, weakest};
 use crate::hold::Hold;
 use crate::listener::{Listener, ReplaceableListener};
 use crate::multi_lock;
-use crate::operation::{Cancellation, Goal, LockTarget, Operation};
+use crate::operation::Operation;
+use crate::request::Request;
 use crate::runtime::{EventHandler, Listen, RevocationHandler, Scope, refuse_in_callback};
 use crate::span;
-use crate::wait_lost::{self, WaitLost};
+use crate::wait_lost;
 
 /// A lock is a mutex, a semaphore mutex, the read lock or the write lock of a read/write lock, or a multi-lock. Threads
 /// that share one lock object exclude each other like threads of different processes, and acquire the lock in the order
@@ -182,12 +183,7 @@ impl Lock {
     /// one second for the server.
     pub fn acquire(&self, timeout: Option<Duration>) -> Result<()> {
         refuse_in_callback(timeout)?;
-        let acquiring = self.start_acquire(Owner::current_thread(), timeout)?;
-        loop {
-            if let Some(result) = acquiring.wait_for_owner(Duration::MAX) {
-                return result;
-            }
-        }
+        self.acquiring(Owner::current_thread(), timeout)?.finish_for_owner()
     }
 
     /// Acquires the lock as [`acquire`](Self::acquire) does, but not for the calling thread, and returns the hold. The
@@ -217,15 +213,19 @@ impl Lock {
     /// Starts acquiring the lock for `owner` without blocking. In all other respects, this method works like
     /// [`acquire`](Self::acquire). The acquire continues even if no thread waits for the result, and ends within the
     /// timeout.
-    pub fn start_acquire(&self, owner: Owner, timeout: Option<Duration>) -> Result<Acquiring> {
+    pub fn start_acquire(&self, owner: Owner, timeout: Option<Duration>) -> Result<Operation<Hold>> {
+        Ok(self.acquiring(owner, timeout)?.into_operation())
+    }
+
+    fn acquiring(&self, owner: Owner, timeout: Option<Duration>) -> Result<Acquiring> {
         let first = self.client_locks.iter().next().ok_or(Status::Internal)?;
         first.check_open()?;
         let timeout = timeout.into();
         let is_stepwise = self.client_locks.only().is_none();
         let recipe = if is_stepwise { &Recipe::MultiLock(Box::default()) } else { first.recipe() };
         let span = span::acquire(&self.path, recipe, Some(owner), None, &timeout);
-        let operation = Operation::start(&self.targets, Goal::Lock(owner), timeout, &self.cancellation, span)?;
-        Ok(Acquiring::new(operation, Arc::clone(&self.client_locks), Arc::clone(&self.path), 1))
+        let acquire = Acquire::start(&self.targets, Goal::Lock(owner), timeout, &self.cancellation, span)?;
+        Ok(Acquiring::new(acquire, Arc::clone(&self.client_locks), Arc::clone(&self.path), 1))
     }
 
     /// Releases the lock once for the calling thread. The call decrements the hold count. When the hold count is 0, the
@@ -261,10 +261,10 @@ impl Lock {
         self.start_release(Owner::current_thread(), true)?.wait()
     }
 
-    /// Starts one release of the lock for `owner`, without blocking. If the program drops the returned [`Call`], the
-    /// library still completes the release. If `confirmed` is false, [`Call::wait`] returns at once, and the library
-    /// deletes the lock's node in the background.
-    pub fn start_release(&self, owner: Owner, confirmed: bool) -> Result<Call<()>> {
+    /// Starts one release of the lock for `owner`, without blocking. If the program drops the returned [`Operation`], the
+    /// library still completes the release. If `confirmed` is false, the operation ends at once, and the library deletes
+    /// the lock's node in the background.
+    pub fn start_release(&self, owner: Owner, confirmed: bool) -> Result<Operation<()>> {
         let span = span::release(&self.path, owner, confirmed);
         let all_open = if self.members.is_empty() { Ok(()) } else { self.check_open() };
         let is_mixed = self.has_mixed_members();
@@ -272,10 +272,10 @@ impl Lock {
             true => client_lock.release_members(owner, std::iter::repeat(HoldToRelease::Own), confirmed),
             false => client_lock.release(owner, confirmed),
         };
-        let calls: Vec<_> = self.client_locks.iter().rev().map(release).collect();
+        let pending: Vec<_> = self.client_locks.iter().rev().map(release).collect();
         // The call releases the other member locks of the multi-lock even if one member lock is closed.
         all_open?;
-        Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, |_| Ok(())).within(span))
+        Ok(Request::new(pending.into_iter().collect::<Result<_>>()?, |_| Ok(())).within(span).into_operation())
     }
 
     /// Returns whether some, but not all, of the member locks are semaphore mutexes. Any owner may release a semaphore
@@ -427,13 +427,15 @@ impl Lock {
         wait_lost::wait_until_lost(timeout, || self.start_wait_lost(Owner::current_thread()))
     }
 
-    /// Returns a [`WaitLost`], which reports when the hold of `owner` is no longer safe. This method is for callers
-    /// that divide the wait into several short waits, or that wait in an event loop.
+    /// Starts a wait for the loss of `owner`'s hold. The operation succeeds when the hold is no longer safe. This method
+    /// is for callers that divide the wait into several short waits, or that wait in an event loop. Dropping the operation
+    /// ends the wait. While the operation exists, it keeps the lock open, and therefore the client.
     ///
-    /// Fails with NOT_OWNER if the owner has no hold. Other errors: CLOSED, FORKED. Does not block.
-    pub fn start_wait_lost(&self, owner: Owner) -> Result<WaitLost> {
+    /// Fails with NOT_OWNER if the owner has no hold. The operation fails with NOT_OWNER if the hold is released during the
+    /// wait. Other errors: CLOSED, FORKED. Does not block.
+    pub fn start_wait_lost(&self, owner: Owner) -> Result<Operation<()>> {
         let lock = self.clone();
-        WaitLost::start(
+        wait_lost::start(
             self.client_locks.iter().map(ClientLock::shell_and_id),
             owner,
             move || lock.view(owner),
@@ -460,15 +462,15 @@ impl Lock {
     }
 
     /// Starts a query for the participants without blocking. In all other respects, this method works like
-    /// [`participants`](Self::participants). If the program drops the returned [`Call`], the library still completes
-    /// the query.
-    pub fn start_participants(&self) -> Result<Call<Vec<Participant>>> {
+    /// [`participants`](Self::participants). If the program drops the returned [`Operation`], the library still
+    /// completes the query.
+    pub fn start_participants(&self) -> Result<Operation<Vec<Participant>>> {
         self.list_participants(false)
     }
 
     /// Starts querying the whole queue without blocking. In all other respects, this method works like
     /// [`queue`](Self::queue).
-    pub fn start_queue(&self) -> Result<Call<Vec<Participant>>> {
+    pub fn start_queue(&self) -> Result<Operation<Vec<Participant>>> {
         self.list_participants(true)
     }
 
@@ -623,11 +625,11 @@ impl Lock {
         if self.members.is_empty() { std::slice::from_ref(self) } else { &self.members }
     }
 
-    fn list_participants(&self, both: bool) -> Result<Call<Vec<Participant>>> {
+    fn list_participants(&self, both: bool) -> Result<Operation<Vec<Participant>>> {
         self.check_open()?;
         let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter());
-        let calls = client_locks.map(|client_lock| client_lock.participants(both)).collect::<Result<_>>()?;
-        Ok(Call::new(calls, |answers| {
+        let pending = client_locks.map(|client_lock| client_lock.participants(both)).collect::<Result<_>>()?;
+        let join = |answers: Vec<Answer>| {
             let of = |answer| match answer {
                 Answer::Participants(participants) => Ok(Arc::unwrap_or_clone(participants)),
                 _ => Err(Status::Internal.into()),
@@ -638,7 +640,8 @@ impl Lock {
                 all
             });
             Ok(joined.unwrap_or_default())
-        }))
+        };
+        Ok(Request::new(pending, join).into_operation())
     }
 
     fn require_live(&self, view: Option<HoldView>) -> Result<HoldView> {

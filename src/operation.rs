@@ -1,525 +1,176 @@
-//! Acquire operations in progress. An acquire operation continues whether or not a thread waits for it. The thread that
-//! receives the answer to a step carries out the next step. This thread can be a calling thread or the I/O thread. An
-//! operation refers to a lock only through a [`LockTarget`].
-//!
-//! An operation that acquires a mutex or leases has one step. For a multi-lock, one step is enough if the operation
-//! joins all queues in one transaction. Other multi-locks have several steps. [`Steps`] decides which step comes
-//! next, which locks are released again, and when the operation has succeeded. This module performs the actions that
-//! [`Steps`] requests, on one thread at a time.
+//! Operations: what each `start_...` method returns. A caller can wait until an operation ends, wait in several short
+//! slices, or await the operation as a future. The code in this file does not know the kinds of operations.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tracing::Span;
-use zklock_core::engine::{Answer, HoldId, HoldToRelease, LockId, OpId, Owner};
-use zklock_core::error::{Error, Result, Status};
-use zklock_core::steps::{Action, CallId, Ending, FIRST_CALL, Steps};
-use zklock_core::wait::{Wait, WaitStep};
+use zklock_core::error::Result;
 
-use crate::runtime::{AnswerHandler, Hook, Monitor, MutexGuard, Shell, now, run_hook};
-use crate::span;
-use crate::timeout::Timeout;
+use crate::future::WakerRegistration;
+use crate::runtime::Hook;
 
-/// An acquire operation in progress.
-pub(crate) struct Operation {
-    targets: Arc<[LockTarget]>,
-    goal: Goal,
-    timeout: Timeout,
-    cancellation: Arc<Cancellation>,
-    cancels_at_start: u64,
-    progress: Monitor<Progress>,
+/// An operation in progress: an acquire, a release, a query, an attempt to connect, or a wait for a loss. The operation
+/// continues whether or not a thread waits for it. Any thread may call the methods of this value, any number of times.
+///
+/// The program can drop this value early. An acquire is then canceled, and an acquire that has already succeeded is
+/// released, unless a method has returned its [`Hold`](crate::Hold). A client stops connecting, and a wait for a loss
+/// ends. Every other operation, for example a release or a query, continues.
+///
+/// This value is also a future, which any executor can poll. The future resolves to the result of [`wait`](Self::wait).
+/// A task that can move between threads needs an [`Owner`](crate::Owner) that is not a thread:
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use zklock::{Lock, Owner, Result};
+/// async fn work(lock: &Lock) -> Result<()> {
+///     let hold = lock.start_acquire(Owner::unique(), Some(Duration::from_secs(5)))?.await?;
+///     println!("held, with fencing token {}", hold.token());
+///     hold.start_release(true)?.await
+/// }
+/// ```
+#[must_use = "dropping this value ends an acquire, and ignores the errors of other operations"]
+pub struct Operation<T> {
+    /// Rust drops the fields in this order. The end of the work must not wake the task of a dropped future.
+    awaiting: WakerRegistration,
+    work: Box<dyn InProgress<T>>,
 }
 
-/// Identifies the holds that an acquire has acquired: the hold of each member lock, or of the lock. The owner may later
-/// release a member lock, and acquire it again. No two holds of one path have the same fencing token and fencing pass.
-#[derive(Debug, Clone)]
-pub(crate) struct HoldIds {
-    pub(crate) owner: Owner,
-    /// For each step of the acquire, the holds of its member locks.
-    pub(crate) steps: Vec<Box<[HoldId]>>,
-}
+/// The work of an operation. Each kind of operation has a type of its own.
+pub(crate) trait InProgress<T>: Send + Sync {
+    /// Waits for at most `slice`. Returns `None` if the work has not ended. After the work has ended, the method returns
+    /// the same result each time.
+    fn wait_for(&self, slice: Duration) -> Option<Result<T>>;
 
-/// What an acquire operation acquires: a lock or leases.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Goal {
-    /// Acquires a lock for this owner.
-    Lock(Owner),
-    /// Acquires this number of leases of a semaphore.
-    Leases(i32),
-}
+    fn is_over(&self) -> bool;
 
-/// The data that an acquire operation needs about one lock of an engine. Dropping a lock target never closes the lock
-/// or its client. The I/O thread may drop a lock target, and closing a client could block the I/O thread.
-pub(crate) struct LockTarget {
-    pub(crate) shell: Arc<Shell>,
-    pub(crate) id: LockId,
-    /// The locks that the owner holds after the operation: the lock itself, or the member locks of a multi-lock.
-    pub(crate) members: Box<[LockId]>,
-    pub(crate) path: Arc<str>,
-}
+    /// Runs `hook` once when the work has ended, or at once if it has already ended.
+    fn on_done(&self, hook: Hook) -> Result<()>;
 
-/// Records that the acquire operations of a lock were canceled, or that the lock was closed. Between two steps, the
-/// operation is not in any engine, so the operation itself checks this record.
-#[derive(Default)]
-pub(crate) struct Cancellation {
-    cancel_count: AtomicU64,
-    is_closed: AtomicBool,
-}
+    /// Ends the work with CANCELED, if its kind can be canceled.
+    fn cancel(&self) -> Result<()>;
 
-struct Progress {
-    steps: Steps,
-    /// True while a thread performs actions. The same thread also performs the actions that become due in the
-    /// meantime because of other threads.
-    is_performing: bool,
-    /// The owner of the granted leases, if the operation acquires leases.
-    granted_leases: Option<Owner>,
-    hooks: Vec<Hook>,
-    /// The `tracing` span of the operation. When the operation ends, the library replaces this span with a disabled
-    /// span.
-    span: Span,
-}
+    /// Ends the work as if the operation was dropped. Calls that wait for the work fail with CLOSED.
+    fn abandon(&self);
 
-/// Receives an engine's answer to the second or any later call that an operation makes. The operation itself receives
-/// the answer to its first call. [`Steps`] assigns a number to each call, because different engines may use the same
-/// [`OpId`].
-struct LaterCall {
-    operation: Arc<Operation>,
-    call: CallId,
-}
-
-impl Operation {
-    /// Starts the operation, which then continues in the background.
-    pub(crate) fn start(
-        targets: &Arc<[LockTarget]>,
-        goal: Goal,
-        timeout: Timeout,
-        cancellation: &Arc<Cancellation>,
-        span: Span,
-    ) -> Result<Arc<Self>> {
-        targets.first().ok_or(Status::Internal)?.shell.check_process()?;
-        let steps = Steps::new(targets.len());
-        let operation = Arc::new(Self {
-            targets: Arc::clone(targets),
-            goal,
-            timeout,
-            cancellation: Arc::clone(cancellation),
-            cancels_at_start: cancellation.cancel_count.load(Ordering::SeqCst),
-            progress: Monitor::new(Progress {
-                steps,
-                is_performing: false,
-                granted_leases: None,
-                hooks: Vec::new(),
-                span,
-            }),
-        });
-        operation.perform_actions(operation.lock());
-        Ok(operation)
-    }
-
-    /// Waits for at most `slice`. Returns how the operation ended, or `None` if it is still running. Fails with
-    /// DEADLOCK if the calling thread must not wait. The waiting thread itself checks the deadline, so the wait does
-    /// not depend on the I/O thread. If `accepts_success` is true and this method returns a success, the program owns
-    /// the hold. If the program later abandons the operation, the library does not release this hold.
-    pub(crate) fn wait_for(&self, slice: Duration, accepts_success: bool) -> Option<Result<()>> {
-        let mut wait = Wait::new(now(), slice, self.timeout.deadline);
+    /// Waits until the work ends, and returns the result itself instead of a copy.
+    fn finish(self: Box<Self>) -> Result<T> {
         loop {
-            // A hook on this thread may have forked the process, and this thread may now run in the child. The loop
-            // therefore checks on every iteration which process it runs in.
-            if let Err(forked) = self.check_process() {
-                return Some(Err(forked));
-            }
-            let mut progress = self.lock();
-            if let Some(result) = self.poll_result(&mut progress, accepts_success) {
-                return Some(result);
-            }
-            if let Err(deadlock) = self.timeout.check_may_wait(slice) {
-                return Some(Err(deadlock));
-            }
-            match wait.next_step(now(), progress.steps.pending_call()) {
-                WaitStep::Expire((_, step, op)) => {
-                    drop(progress);
-                    // The thread that receives the answer notifies the waiting threads.
-                    self.with_target(step, |target| {
-                        target.shell.expire_op(op);
-                    });
-                }
-                WaitStep::Read(call @ (_, step, op), limit) => {
-                    drop(progress);
-                    self.with_target(step, |target| match target.shell.read_until_answered(op, limit) {
-                        true => wait.has_waited(limit),
-                        false => wait.sleep_for(call),
-                    });
-                }
-                WaitStep::Sleep(limit) => drop(self.progress.wait(progress, limit)),
-                WaitStep::Stop => return None,
+            if let Some(result) = self.wait_for(Duration::MAX) {
+                return result;
             }
         }
-    }
-
-    /// Cancels the operation. The operation ends at once, unless it is about to succeed.
-    pub(crate) fn cancel(self: &Arc<Self>) -> Result<()> {
-        self.check_process()?;
-        let mut progress = self.lock();
-        progress.steps.cancel();
-        self.perform_actions(progress);
-        Ok(())
-    }
-
-    /// Cancels the operation, and releases the hold unless the library has already reported the success to the program.
-    /// Calls that wait for the operation fail with CLOSED.
-    pub(crate) fn abandon(self: &Arc<Self>) {
-        // In a forked child, the operation has nothing to cancel.
-        if self.check_process().is_err() {
-            return;
-        }
-        let mut progress = self.lock();
-        if !progress.steps.abandon() {
-            return;
-        }
-        let hooks = std::mem::take(&mut progress.hooks);
-        self.progress.notify();
-        self.perform_actions(progress);
-        hooks.into_iter().for_each(run_hook);
-    }
-
-    /// Calls `hook` when the operation has ended, on the thread that detects the end. If the operation has already
-    /// ended, the calling thread calls `hook` at once.
-    pub(crate) fn on_done(&self, hook: Hook) -> Result<()> {
-        self.check_process()?;
-        let mut progress = self.lock();
-        if self.poll_result(&mut progress, false).is_none() {
-            progress.hooks.push(hook);
-            return Ok(());
-        }
-        drop(progress);
-        run_hook(hook);
-        Ok(())
-    }
-
-    /// Returns the owner of the hold. For leases, the owner is known only after the operation has succeeded.
-    pub(crate) fn owner(&self) -> Option<Owner> {
-        match self.goal {
-            Goal::Lock(owner) => Some(owner),
-            Goal::Leases(_) => self.lock().granted_leases,
-        }
-    }
-
-    /// Identifies the holds of an operation that has succeeded.
-    pub(crate) fn hold_ids(&self) -> Result<HoldIds> {
-        let owner = self.owner().ok_or(Status::Internal)?;
-        Ok(HoldIds { owner, steps: self.lock().steps.acquired().to_vec() })
-    }
-
-    pub(crate) fn path(&self) -> &str {
-        self.targets.first().map_or("", |target| &target.path)
-    }
-
-    fn check_process(&self) -> Result<()> {
-        self.targets.first().map_or(Ok(()), |target| target.shell.check_process())
-    }
-
-    // Steps.
-
-    /// Performs actions until no action remains, unless another thread is already performing actions.
-    fn perform_actions<'a>(self: &'a Arc<Self>, mut progress: MutexGuard<'a, Progress>) {
-        if progress.is_performing {
-            return;
-        }
-        progress.is_performing = true;
-        loop {
-            // The program may have canceled the operation between two steps, when no engine contained the operation.
-            if self.cancellation.cancel_count.load(Ordering::SeqCst) != self.cancels_at_start {
-                progress.steps.cancel();
-            }
-            let Some(action) = progress.steps.poll() else { break };
-            if let Action::End(ending) = action {
-                progress.is_performing = false;
-                return self.finish(progress, &ending);
-            }
-            drop(progress);
-            progress = self.perform_action(action);
-        }
-        progress.is_performing = false;
-    }
-
-    /// Performs an action, and passes the result to [`Steps`].
-    fn perform_action(self: &Arc<Self>, action: Action) -> MutexGuard<'_, Progress> {
-        match action {
-            Action::Acquire(step, call) => self.start_call(step, call, LockTarget::acquire),
-            Action::Confirm(step, call) => self.start_call(step, call, LockTarget::wait_until_safe),
-            Action::StartHoldWait(step, call) => {
-                let begun = self.submit(step, call, LockTarget::wait_until_ended);
-                let mut progress = self.lock();
-                match begun {
-                    Ok(op) => progress.steps.on_hold_wait_started(step, call, op),
-                    Err(error) => progress.steps.on_answer(call, Err(error)),
-                }
-                progress
-            }
-            Action::Look => {
-                let owner = self.owner();
-                let is_safe = |target: &LockTarget| owner.is_some_and(|owner| target.is_safe(owner));
-                let first_unsafe = self.targets.iter().position(|target| !is_safe(target));
-                let mut progress = self.lock();
-                progress.steps.on_safety_checked(first_unsafe);
-                progress
-            }
-            Action::Cancel(step, op) => {
-                self.with_target(step, |target| target.shell.cancel(op));
-                self.lock()
-            }
-            Action::Abandon(step, op) => {
-                self.with_target(step, |target| target.shell.abandon(op));
-                self.lock()
-            }
-            Action::Release(step, holds) => {
-                if let Some(owner) = self.owner() {
-                    self.with_target(step, |target| target.release(owner, &holds));
-                }
-                self.lock()
-            }
-            // No action follows `Action::End`.
-            Action::End(_) => self.lock(),
-        }
-    }
-
-    fn start_call(self: &Arc<Self>, step: usize, call: CallId, make: StartCall) -> MutexGuard<'_, Progress> {
-        let begun = self.submit(step, call, make);
-        let mut progress = self.lock();
-        match begun {
-            Ok(op) => progress.steps.on_call_started(call, op),
-            Err(error) => {
-                progress.steps.on_answer(call, Err(error));
-                return progress;
-            }
-        }
-        self.progress.notify();
-        if self.cancellation.is_closed() {
-            // The program may have closed the lock before the engine received this call. In this case, closing the lock
-            // did not end this call, so this thread ends it now.
-            drop(progress);
-            self.with_target(step, LockTarget::close_waits);
-            progress = self.lock();
-        }
-        progress
-    }
-
-    fn submit(self: &Arc<Self>, step: usize, call: CallId, make: StartCall) -> Result<OpId> {
-        let target = self.targets.get(step).ok_or(Status::Internal)?;
-        if self.cancellation.is_closed() {
-            // Without this check, a call with timeout 0 could succeed although the program has already closed the lock.
-            return Err(target.closed_error());
-        }
-        let operation = Arc::clone(self);
-        let handler: Arc<dyn AnswerHandler> =
-            if call == FIRST_CALL { operation } else { Arc::new(LaterCall { operation, call }) };
-        make(target, self, handler)
-    }
-
-    /// Passes the answer of an engine to [`Steps`].
-    fn on_call_answer(self: &Arc<Self>, call: CallId, op: OpId, answer: Result<Answer>) {
-        let mut progress = self.lock();
-        if let (Goal::Leases(_), Ok(_)) = (self.goal, &answer) {
-            progress.granted_leases = Some(Owner::leases(op));
-        }
-        progress.steps.on_answer(call, answer);
-        self.perform_actions(progress);
-    }
-
-    fn finish(&self, mut progress: MutexGuard<'_, Progress>, ending: &Ending) {
-        let span = std::mem::replace(&mut progress.span, Span::none());
-        let hooks = std::mem::take(&mut progress.hooks);
-        // This thread drops the mutex guard first, because the threads that wake up need the mutex.
-        drop(progress);
-        self.progress.notify();
-        hooks.into_iter().for_each(run_hook);
-        if !span.is_disabled() {
-            // A panic in the program's subscriber must not affect the clients that this thread serves.
-            let _ = catch_unwind(AssertUnwindSafe(|| {
-                span::record_acquire_outcome(&span, &self.timeout, &self.result(ending));
-                drop(span);
-            }));
-        }
-    }
-
-    fn with_target(&self, step: usize, work: impl FnOnce(&LockTarget)) {
-        if let Some(target) = self.targets.get(step) {
-            work(target);
-        }
-    }
-
-    fn poll_result(&self, progress: &mut Progress, accepts_success: bool) -> Option<Result<()>> {
-        if progress.steps.is_abandoned() {
-            return Some(Err(self.closed_error()));
-        }
-        let result = self.result(progress.steps.ending()?);
-        if accepts_success {
-            progress.steps.keep();
-        }
-        Some(result)
-    }
-
-    fn result(&self, ending: &Ending) -> Result<()> {
-        match ending {
-            Ending::Acquired => Ok(()),
-            // Closing one client also ends the steps in the other clients, with errors that name their locks.
-            Ending::Failed(error) if error.status() == Status::Closed && self.targets.len() > 1 => {
-                let paths: Vec<&str> = self.targets.iter().map(|target| &*target.path).collect();
-                let what = "the multi-lock, one of its member locks or a client was closed";
-                Err(Error::new(Status::Closed, format!("{}: {what}", paths.join(", "))))
-            }
-            Ending::Failed(error) => Err(error.clone()),
-            Ending::Canceled(step) => Err(self.targets.get(*step).map_or_else(
-                || Status::Canceled.into(),
-                |target| Error::new(Status::Canceled, format!("{}: {}", target.path, Status::Canceled.text())),
-            )),
-            Ending::Abandoned => Err(self.closed_error()),
-        }
-    }
-
-    fn closed_error(&self) -> Error {
-        let path = self.path();
-        Error::new(Status::Closed, format!("{path}: the acquire has ended, because the program closed its handle"))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock()
     }
 }
 
-impl HoldIds {
-    /// Returns the hold with the smallest fencing token, which is the token of a multi-lock.
-    pub(crate) fn smallest(&self) -> Option<HoldId> {
-        self.steps.iter().flatten().min().copied()
+impl<T> Operation<T> {
+    pub(crate) fn new(work: impl InProgress<T> + 'static) -> Self {
+        Self { awaiting: WakerRegistration::default(), work: Box::new(work) }
+    }
+
+    /// Waits until the operation ends, and returns its result. An operation with a timeout ends within this timeout. In
+    /// a handler, a wait for other participants fails with DEADLOCK, unless the timeout of the operation is zero.
+    pub fn wait(self) -> Result<T> {
+        let Self { awaiting, work } = self;
+        drop(awaiting);
+        work.finish()
+    }
+
+    /// Waits for at most `slice`, or not at all if `slice` is zero. Returns `None` if the operation is still running.
+    /// After the operation has ended, this method returns the same result each time, to any number of threads: the
+    /// values of an acquire share the hold, and the library releases the hold when the last of them is dropped. The
+    /// rule of [`wait`](Self::wait) for handlers applies, unless `slice` is zero.
+    pub fn wait_for(&self, slice: Duration) -> Option<Result<T>> {
+        self.work.wait_for(slice)
+    }
+
+    /// Returns whether the operation has ended. After this method has returned true, [`wait_for`](Self::wait_for) does
+    /// not wait. Does not block.
+    pub fn is_over(&self) -> bool {
+        self.work.is_over()
+    }
+
+    /// Calls `hook` once, when the operation has succeeded or failed. The hook runs on the thread that detects the end
+    /// of the operation. The thread holds no internal lock while it runs the hook. If the operation has already ended,
+    /// the calling thread calls the hook at once. Errors: FORKED, INTERNAL.
+    ///
+    /// The hook often runs on the I/O thread, which serves all clients. The hook should therefore do very little, for
+    /// example write to a descriptor. The hook must not block. If the hook calls a method that would wait for other
+    /// participants, the method fails with DEADLOCK, as in a handler. If a hook on the I/O thread closes a client, the
+    /// library closes the client in the background. The same applies if the hook drops the last object that uses a
+    /// client.
+    pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.work.on_done(Box::new(hook))
+    }
+
+    /// Cancels an acquire, an attempt to connect or a wait for a loss. A canceled operation ends with CANCELED, unless it
+    /// has already ended or is about to succeed. The call has no effect on any other operation. Errors: FORKED. Does not
+    /// block.
+    pub fn cancel(&self) -> Result<()> {
+        self.work.cancel()
+    }
+
+    /// Ends the operation as if the program had dropped this value. If other threads wait for the operation, their
+    /// calls fail with CLOSED. Does not block.
+    pub fn abandon(&self) {
+        self.work.abandon();
+    }
+
+    /// Returns an operation with the result of `next`. The library calls `next` with the result of this operation, on the
+    /// thread that asks for the result, and once for each answer of [`wait_for`](Self::wait_for).
+    pub fn and_then<U>(self, next: impl Fn(T) -> Result<U> + Send + Sync + 'static) -> Operation<U>
+    where
+        T: 'static,
+    {
+        Operation::new(Then { first: self.work, next })
     }
 }
 
-/// A method of [`LockTarget`] that calls an engine to start a part of an operation.
-type StartCall = fn(&LockTarget, &Operation, Arc<dyn AnswerHandler>) -> Result<OpId>;
+/// An operation with another result.
+struct Then<T, F> {
+    first: Box<dyn InProgress<T>>,
+    next: F,
+}
 
-impl AnswerHandler for Operation {
-    fn on_answer(self: Arc<Self>, op: OpId, answer: Result<Answer>) {
-        self.on_call_answer(FIRST_CALL, op, answer);
+impl<T, U, F: Fn(T) -> Result<U> + Send + Sync> InProgress<U> for Then<T, F> {
+    fn wait_for(&self, slice: Duration) -> Option<Result<U>> {
+        self.first.wait_for(slice).map(|result| result.and_then(&self.next))
+    }
+
+    fn is_over(&self) -> bool {
+        self.first.is_over()
+    }
+
+    fn on_done(&self, hook: Hook) -> Result<()> {
+        self.first.on_done(hook)
+    }
+
+    fn cancel(&self) -> Result<()> {
+        self.first.cancel()
+    }
+
+    fn abandon(&self) {
+        self.first.abandon();
+    }
+
+    fn finish(self: Box<Self>) -> Result<U> {
+        self.first.finish().and_then(self.next)
     }
 }
 
-impl AnswerHandler for LaterCall {
-    fn on_answer(self: Arc<Self>, op: OpId, answer: Result<Answer>) {
-        self.operation.on_call_answer(self.call, op, answer);
+impl<T> fmt::Debug for Operation<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operation").field("is_over", &self.is_over()).finish_non_exhaustive()
     }
 }
 
-impl LockTarget {
-    fn acquire(&self, operation: &Operation, handler: Arc<dyn AnswerHandler>) -> Result<OpId> {
-        let Timeout { start, acquire_limit, .. } = operation.timeout;
-        self.shell.submit(handler, |engine, now| {
-            let op = match operation.goal {
-                Goal::Lock(owner) => engine.acquire(now, self.id, owner, acquire_limit),
-                Goal::Leases(quantity) => engine.acquire_leases(now, self.id, quantity, acquire_limit).0,
-            };
-            engine.set_started(op, start);
-            op
-        })
-    }
+impl<T> Future for Operation<T> {
+    type Output = Result<T>;
 
-    fn wait_until_safe(&self, operation: &Operation, handler: Arc<dyn AnswerHandler>) -> Result<OpId> {
-        let Timeout { start, acquire_limit, .. } = operation.timeout;
-        let owner = operation.owner().ok_or(Status::Internal)?;
-        self.shell.submit(handler, |engine, now| {
-            let op = engine.wait_until_safe(now, self.id, owner, acquire_limit);
-            engine.set_started(op, start);
-            op
-        })
-    }
-
-    fn wait_until_ended(&self, operation: &Operation, handler: Arc<dyn AnswerHandler>) -> Result<OpId> {
-        let owner = operation.owner().ok_or(Status::Internal)?;
-        self.shell.submit_hold_wait(handler, |engine, now| engine.wait_until_ended(now, self.id, owner))
-    }
-
-    fn is_safe(&self, owner: Owner) -> bool {
-        // If this query fails, the next call to the engine reports the error.
-        self.shell.read_engine(|engine, now| engine.is_safe(now, self.id, owner)).unwrap_or(false)
-    }
-
-    /// Releases these holds, even if the multi-lock itself was closed in the meantime.
-    fn release(&self, owner: Owner, holds: &[HoldId]) {
-        let holds: Vec<_> = self.members.iter().copied().zip(holds.iter().copied().map(HoldToRelease::Exact)).collect();
-        // In a forked child, this call fails, and the child has nothing to release.
-        let _ = self.shell.update_engine(|engine, now| {
-            engine.release_holds(now, owner, &holds, false);
-        });
-    }
-
-    /// Ends all waits for this lock with CLOSED.
-    pub(crate) fn close_waits(&self) {
-        let _ = self.shell.update_engine(|engine, now| engine.close_waits(now, self.id));
-    }
-
-    fn closed_error(&self) -> Error {
-        Error::new(Status::Closed, format!("{}: {}", self.path, Status::Closed.text()))
-    }
-}
-
-impl Cancellation {
-    /// Records that all current acquire operations are canceled. After this call, the caller must also cancel these
-    /// operations in the engines.
-    pub(crate) fn cancel(&self) {
-        self.cancel_count.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Records that the lock is closed, so acquire operations can no longer succeed. After this call, the caller must
-    /// end the engines' waits for the lock.
-    pub(crate) fn close(&self) {
-        self.is_closed.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::SeqCst)
-    }
-}
-
-#[cfg(all(test, zklock_loom))]
-mod models;
-
-#[cfg(all(test, not(zklock_loom)))]
-#[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
-mod tests {
-    use super::*;
-    use crate::config::Config;
-    use crate::runtime::EventDelivery;
-    use zklock_core::engine::{Engine, Recipe};
-    use zklock_core::recipe::Mode;
-    use zklock_core::session::ConnectString;
-
-    #[test]
-    fn panic_in_step_fails_acquire_for_all_waiters() {
-        let config = Config::new();
-        let target = ConnectString::parse("127.0.0.1:1").unwrap();
-        let engine = Engine::new(target, config.session(), now(), Box::new(|| 7));
-        let delivery = EventDelivery::open(&config.dispatch_mode, None).unwrap();
-        let shell = Shell::start(engine, delivery, config.attempt_inputs()).unwrap();
-        let mut id = 0;
-        shell.update_engine(|engine, _| id = engine.add_lock("/lock", Recipe::Queue(Mode::Mutex))).unwrap();
-        let targets: Arc<[LockTarget]> =
-            Arc::new([LockTarget { shell: Arc::clone(&shell), id, members: [id].into(), path: "/lock".into() }]);
-        let owner = Owner::current_thread();
-        let start =
-            || Operation::start(&targets, Goal::Lock(owner), None.into(), &Arc::default(), Span::none()).unwrap();
-        let acquire = start();
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let hook = move || {
-            let _ = sender.send(());
-        };
-        acquire.on_done(Box::new(hook)).unwrap();
-        shell.read_engine(|_, _| panic!("on purpose")).unwrap_err();
-        receiver.recv_timeout(Duration::from_secs(60)).unwrap();
-        for acquire in [acquire, start()] {
-            let result = acquire.wait_for(Duration::from_secs(60), true);
-            assert_eq!(result.unwrap().unwrap_err().status(), Status::Internal);
-        }
-        shell.stop(now() + Duration::from_secs(10));
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { awaiting, work } = self.get_mut();
+        let end = || if work.is_over() { work.wait_for(Duration::ZERO) } else { None };
+        awaiting.poll(cx, end, |hook| work.on_done(hook))
     }
 }

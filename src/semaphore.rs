@@ -9,12 +9,13 @@ use zklock_core::engine::{Answer, LockId, Waiting};
 use zklock_core::error::{Error, Result, Status};
 use zklock_core::recipe::Participant;
 
+use crate::acquire::{Acquire, Cancellation, Goal, LockTarget};
 use crate::acquiring::Acquiring;
-use crate::call::Call;
 use crate::client_lock::ClientLock;
 use crate::client_locks::ClientLocks;
 use crate::hold::Hold;
-use crate::operation::{Cancellation, Goal, LockTarget, Operation};
+use crate::operation::Operation;
+use crate::request::Request;
 use crate::runtime::refuse_in_callback;
 use crate::span;
 
@@ -79,13 +80,13 @@ impl Semaphore {
     /// Starts acquiring leases without blocking. In all other respects, this method works like
     /// [`acquire`](Self::acquire). The acquire continues even if no thread waits for the result, and ends within the
     /// timeout.
-    pub fn start_acquire(&self, quantity: i32, timeout: Option<Duration>) -> Result<Acquiring> {
+    pub fn start_acquire(&self, quantity: i32, timeout: Option<Duration>) -> Result<Operation<Hold>> {
         self.check_open()?;
         let timeout = timeout.into();
         let span = span::acquire(self.path(), self.client_lock.recipe(), None, Some(quantity), &timeout);
-        let operation = Operation::start(&self.target, Goal::Leases(quantity), timeout, &self.cancellation, span)?;
+        let acquire = Acquire::start(&self.target, Goal::Leases(quantity), timeout, &self.cancellation, span)?;
         let client_locks = Arc::new(ClientLocks::new(Box::new([Arc::clone(&self.client_lock)]), Box::default()));
-        Ok(Acquiring::new(operation, client_locks, Arc::clone(self.client_lock.path()), quantity))
+        Ok(Acquiring::new(acquire, client_locks, Arc::clone(self.client_lock.path()), quantity).into_operation())
     }
 
     /// Cancels every acquire of this semaphore object that is waiting at this moment, in any thread. The canceled
@@ -106,12 +107,13 @@ impl Semaphore {
 
     /// Starts a query for the participants without blocking. In all other respects, this method works like
     /// [`participants`](Self::participants).
-    pub fn start_participants(&self) -> Result<Call<Vec<Participant>>> {
+    pub fn start_participants(&self) -> Result<Operation<Vec<Participant>>> {
         self.check_open()?;
-        Ok(Call::new(vec![self.client_lock.participants(true)?], |answers| match answers.into_iter().next() {
+        let take = |answers: Vec<Answer>| match answers.into_iter().next() {
             Some(Answer::Participants(participants)) => Ok(Arc::unwrap_or_clone(participants)),
             _ => Err(Status::Internal.into()),
-        }))
+        };
+        Ok(Request::new(vec![self.client_lock.participants(true)?], take).into_operation())
     }
 
     /// Returns the pending acquires of this semaphore object, and the reason why each acquire waits. See

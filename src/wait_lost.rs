@@ -5,7 +5,6 @@
 //! such a report, the wait ends even if the hold becomes safe again a moment later. Second, the session lease can end.
 //! The waiting thread itself compares the session lease with the clock, so the wait does not depend on other threads.
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,7 +13,8 @@ use zklock_core::error::{Error, Result, Status};
 
 use zklock_process::ForkEpoch;
 
-use crate::runtime::{AnswerHandler, Hook, Monitor, Shell, now, refuse_in_callback, run_hook};
+use crate::operation::{InProgress, Operation};
+use crate::runtime::{AnswerHandler, Completion, Hook, Shell, now, refuse_in_callback};
 
 /// The longest time between two checks of the session lease. While the machine is suspended, the clock for timed
 /// condition-variable waits stops, but the session lease's clock continues.
@@ -25,8 +25,7 @@ type View = dyn Fn() -> Result<Option<HoldView>> + Send + Sync;
 
 /// A wait for the loss of a hold. Dropping this value ends the wait, and drops its hooks without calling them. While
 /// this value exists, it keeps the lock open, and therefore the client.
-#[must_use]
-pub struct WaitLost {
+struct WaitLost {
     signal: Arc<LossSignal>,
     view: Box<View>,
     /// How the wait has ended, as the first thread to ask has found it.
@@ -36,33 +35,13 @@ pub struct WaitLost {
     epoch: ForkEpoch,
 }
 
-/// Receives an answer from the engine of each client lock, and keeps the first answer.
+/// The first answer that one of the client locks' engines has given. The success means that the hold is not safe.
 #[derive(Default)]
-struct LossSignal {
-    state: Monitor<State>,
-}
-
-#[derive(Default)]
-struct State {
-    answer: Option<Result<()>>,
-    hooks: Vec<Hook>,
-}
+struct LossSignal(Completion<Option<Result<()>>>);
 
 impl AnswerHandler for LossSignal {
     fn on_answer(self: Arc<Self>, _: OpId, answer: Result<Answer>) {
-        self.end(answer.map(drop));
-    }
-}
-
-impl LossSignal {
-    /// Ends the wait, unless it has already ended.
-    fn end(&self, answer: Result<()>) {
-        let mut state = self.state.lock();
-        state.answer.get_or_insert(answer);
-        let hooks = std::mem::take(&mut state.hooks);
-        drop(state);
-        self.state.notify();
-        hooks.into_iter().for_each(run_hook);
+        self.0.complete(answer.map(drop));
     }
 }
 
@@ -81,53 +60,50 @@ impl Drop for CancelOnDrop {
     }
 }
 
-impl WaitLost {
-    /// Starts a wait for the loss of `owner`'s hold. `view` returns the state of the hold. `client_locks` contains the
-    /// shell and the id of each client lock that the owner holds.
-    pub(crate) fn start(
-        client_locks: impl Iterator<Item = (Arc<Shell>, LockId)>,
-        owner: Owner,
-        view: impl Fn() -> Result<Option<HoldView>> + Send + Sync + 'static,
-        path: &Arc<str>,
-    ) -> Result<Self> {
-        // If the owner has no hold, or if the hold is already unsafe, `safe_duration` below reports this.
-        let (signal, view, path) = (Arc::<LossSignal>::default(), Box::new(view), Arc::clone(path));
-        let mut wait =
-            Self { signal, view, result: OnceLock::new(), path, hold_waits: Vec::new(), epoch: ForkEpoch::current() };
-        match wait.safe_duration()? {
-            None => wait.signal.end(Ok(())),
-            Some(_) => {
-                for (shell, lock) in client_locks {
-                    let signal = Arc::clone(&wait.signal) as Arc<dyn AnswerHandler>;
-                    let op =
-                        shell.submit_hold_wait(signal, |engine, now| engine.wait_until_unsafe(now, lock, owner))?;
-                    wait.hold_waits.push(CancelOnDrop { shell, op });
-                }
+/// Starts a wait for the loss of `owner`'s hold. `view` returns the state of the hold. `client_locks` contains the shell
+/// and the id of each client lock that the owner holds.
+///
+/// The operation succeeds if the hold is no longer safe. It fails with NOT_OWNER if the hold is released during the wait.
+/// Other errors: CLOSED, FORKED.
+pub(crate) fn start(
+    client_locks: impl Iterator<Item = (Arc<Shell>, LockId)>,
+    owner: Owner,
+    view: impl Fn() -> Result<Option<HoldView>> + Send + Sync + 'static,
+    path: &Arc<str>,
+) -> Result<Operation<()>> {
+    // If the owner has no hold, or if the hold is already unsafe, `safe_duration` below reports this.
+    let (signal, view, path) = (Arc::<LossSignal>::default(), Box::new(view), Arc::clone(path));
+    let (result, epoch) = (OnceLock::new(), ForkEpoch::current());
+    let mut wait = WaitLost { signal, view, result, path, hold_waits: Vec::new(), epoch };
+    match wait.safe_duration()? {
+        None => _ = wait.signal.0.complete(Ok(())),
+        Some(_) => {
+            for (shell, lock) in client_locks {
+                let signal = Arc::clone(&wait.signal) as Arc<dyn AnswerHandler>;
+                let op = shell.submit_hold_wait(signal, |engine, now| engine.wait_until_unsafe(now, lock, owner))?;
+                wait.hold_waits.push(CancelOnDrop { shell, op });
             }
         }
-        Ok(wait)
     }
+    Ok(Operation::new(wait))
+}
 
-    /// Waits for at most `slice`. Returns `Ok` if the hold is no longer safe, and `None` if the hold is still safe. After
-    /// the wait has ended, this method returns the same result each time, to any number of threads.
-    ///
-    /// Errors: NOT_OWNER if the hold is released during the wait; CLOSED, FORKED.
-    pub fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
+impl InProgress<()> for WaitLost {
+    fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
         let end = now() + slice;
         loop {
             // In a forked child, another thread of the parent may have locked the signal.
             if let Err(forked) = self.epoch.check() {
                 return Some(Err(forked));
             }
-            let answer = self.signal.state.lock().answer.clone();
-            if let Some(answer) = answer {
+            if let Some(answer) = self.signal.0.wait_for(Duration::ZERO) {
                 return Some(self.result.get_or_init(|| self.result_of(answer)).clone());
             }
             let safe_for = match self.safe_duration() {
                 Ok(Some(safe_for)) => safe_for,
                 unsafe_or_gone => {
                     // From now on, the wait has ended, even if the hold becomes safe again.
-                    self.signal.end(unsafe_or_gone.map(drop));
+                    self.signal.0.complete(unsafe_or_gone.map(drop));
                     continue;
                 }
             };
@@ -135,25 +111,34 @@ impl WaitLost {
             if left.is_zero() {
                 return None;
             }
-            let state = self.signal.state.lock();
-            if state.answer.is_none() {
-                drop(self.signal.state.wait(state, left.min(safe_for).min(LEASE_CHECK_INTERVAL)));
-            }
+            self.signal.0.wait_for(left.min(safe_for).min(LEASE_CHECK_INTERVAL));
         }
     }
 
-    /// Calls `hook` once, on any thread, when the hold is released, the lock is closed, or the hold is no longer safe.
-    /// If one of these events has already occurred, the calling thread calls `hook` at once. Callers that do not block
-    /// in [`wait_for`](Self::wait_for), for example event loops, use this method. Errors: FORKED.
-    pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
+    fn is_over(&self) -> bool {
+        self.wait_for(Duration::ZERO).is_some()
+    }
+
+    fn on_done(&self, hook: Hook) -> Result<()> {
         self.epoch.check()?;
-        let mut state = self.signal.state.lock();
-        if state.answer.is_none() {
-            state.hooks.push(Box::new(hook));
-            return Ok(());
-        }
-        drop(state);
-        run_hook(Box::new(hook));
+        self.signal.0.on_done(hook);
+        Ok(())
+    }
+
+    fn cancel(&self) -> Result<()> {
+        self.end(Status::Canceled)
+    }
+
+    fn abandon(&self) {
+        // In a forked child, the wait has already ended.
+        let _ = self.end(Status::Closed);
+    }
+}
+
+impl WaitLost {
+    fn end(&self, status: Status) -> Result<()> {
+        self.epoch.check()?;
+        self.signal.0.complete(Err(status.into()));
         Ok(())
     }
 
@@ -179,23 +164,18 @@ impl WaitLost {
 
 impl Drop for WaitLost {
     fn drop(&mut self) {
-        // The end of the hold waits must not call the hooks. A hook may own an object of the program whose drop uses
-        // this lock, so the hooks are dropped after the signal is unlocked.
+        // The end of the hold waits must not call the hooks.
         if self.epoch.check().is_ok() {
-            let hooks = std::mem::take(&mut self.signal.state.lock().hooks);
-            drop(hooks);
+            self.signal.0.discard_hooks();
         }
     }
 }
 
-impl fmt::Debug for WaitLost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WaitLost").field("path", &self.path).finish_non_exhaustive()
-    }
-}
-
 /// Waits until a hold is no longer safe. Returns false if the hold is still safe at the end of `timeout`.
-pub(crate) fn wait_until_lost(timeout: Option<Duration>, start: impl FnOnce() -> Result<WaitLost>) -> Result<bool> {
+pub(crate) fn wait_until_lost(
+    timeout: Option<Duration>,
+    start: impl FnOnce() -> Result<Operation<()>>,
+) -> Result<bool> {
     refuse_in_callback(timeout)?;
     let wait = start()?;
     loop {

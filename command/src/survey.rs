@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use zklock::{Call, Children, Client, Error, LockFamily, NodeContent, QueueNode, Result as ZkResult, Status};
+use zklock::{Children, Client, Error, LockFamily, NodeContent, Operation, QueueNode, Result as ZkResult, Status};
 
 use crate::clock::wall_time;
 use crate::duration::age;
@@ -181,7 +181,7 @@ impl Survey {
     fn add_semaphore(&mut self, client: &Client) -> ZkResult<()> {
         let (leases, locks) = (below(&self.path, "leases"), below(&self.path, "locks"));
         let (held, queued) = (client.start_children(&leases)?, client.start_children(&locks)?);
-        let mut names = |directory: &str, children: Call<Option<Children>>| match children.wait() {
+        let mut names = |directory: &str, children: Operation<Option<Children>>| match children.wait() {
             Err(error) if is_of_one_object(&error) => {
                 self.denied.push(directory.to_owned());
                 Ok(Vec::new())
@@ -357,7 +357,7 @@ pub(crate) fn read_contents<'e>(client: &Client, entries: impl IntoIterator<Item
             return Ok(());
         }
         let start = |entry: &&mut Entry| client.start_read_node(&entry.node);
-        let calls: Vec<Call<Option<NodeContent>>> = batch.iter().map(start).collect::<ZkResult<_>>()?;
+        let calls: Vec<Operation<Option<NodeContent>>> = batch.iter().map(start).collect::<ZkResult<_>>()?;
         for (entry, call) in batch.into_iter().zip(calls) {
             let node = match call.wait() {
                 Err(error) if is_of_one_object(&error) => {

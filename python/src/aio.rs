@@ -12,7 +12,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use zklock::internal::{self, EventSource, ForkEpoch, read_options, semaphore_counted_nowait, set_event_notifier};
-use zklock::{Acquiring, Call, Config, Connecting, Listen, Result, Status, WaitLost};
+use zklock::{Config, Listen, Operation, Result, Status};
 use zklock_core::session::ConnectString;
 
 use crate::callback::{callable, collect_bound_calls};
@@ -110,22 +110,19 @@ const MAX_ITEMS_PER_TAKE: usize = 256;
 impl CompletionQueue {
     /// Registers an operation that has started. When the operation ends, the library puts the operation's key into the queue. If the
     /// operation is already over, the library does not put the key into the queue.
-    fn track<W: PendingOp>(&self, py: Python<'_>, work: W) -> PyResult<Op> {
-        let key = self.0.last_key.fetch_add(1, Ordering::Relaxed) + 1;
-        if !work.is_over() {
-            let shared = Arc::clone(&self.0);
-            work.on_done(Box::new(move || shared.items.push(QueueItem::Completed(key)))).or_raise(py)?;
-        }
-        Ok(Op { key, work: Mutex::new(Some(Box::new(work))) })
-    }
-
-    fn start_call<T: Send + 'static, P: for<'py> IntoPyObject<'py> + 'static>(
+    fn track<T: Send + 'static>(
         &self,
         py: Python<'_>,
-        call: Result<Call<T>>,
-        convert: fn(T) -> P,
+        operation: Result<Operation<T>>,
+        convert: impl Convert<T>,
     ) -> PyResult<Op> {
-        self.track(py, CallOp { call: call.or_raise(py)?, convert })
+        let operation = operation.or_raise(py)?;
+        let key = self.0.last_key.fetch_add(1, Ordering::Relaxed) + 1;
+        if !operation.is_over() {
+            let shared = Arc::clone(&self.0);
+            operation.on_done(move || shared.items.push(QueueItem::Completed(key))).or_raise(py)?;
+        }
+        Ok(Op { key, work: Mutex::new(Some(Box::new(Pending { operation, convert }))) })
     }
 }
 
@@ -176,23 +173,16 @@ impl CompletionQueue {
         let shared = Arc::clone(&self.0);
         set_event_notifier(&mut config, move |handlers| shared.items.push(QueueItem::EventReady(handlers)));
         events.get().set_first_callback(py, on_event, &mut config, !listens)?;
-        let connecting = zklock::Client::start_connect(&settings.servers, &config).or_raise(py)?;
-        self.track(py, ConnectOp { connecting, servers: settings.servers.clone(), events })
+        let connecting = zklock::Client::start_connect(&settings.servers, &config);
+        self.track(py, connecting, ConnectedClient { servers: settings.servers.clone(), events })
     }
 
     /// End a client's session. The result of the operation is None. The operation ends when the server has confirmed the end of the
     /// session and `take()` has returned the last events. The operation takes at most 2 seconds.
     fn close_client(&self, py: Python<'_>, client: &Client) -> PyResult<Op> {
-        let key = self.0.last_key.fetch_add(1, Ordering::Relaxed) + 1;
-        let closed = Arc::new(Mutex::new(None));
-        let (shared, end) = (Arc::clone(&self.0), Arc::clone(&closed));
-        let hook = move |result| {
-            *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            shared.items.push(QueueItem::Completed(key));
-        };
-        client.core.close_in_background(hook).or_raise(py)?;
+        let closing = self.track(py, client.core.start_close(), |()| ())?;
         client.drop_held_locks();
-        Ok(Op { key, work: Mutex::new(Some(Box::new(CloseOp(closed)))) })
+        Ok(closing)
     }
 
     /// Acquire or re-enter a lock. The result of the operation is True, or False if the timeout passes.
@@ -229,13 +219,13 @@ impl CompletionQueue {
     fn release(&self, py: Python<'_>, lock: &TaskLock) -> PyResult<Op> {
         let release = lock.core().start_release(lock.owner, true);
         Lock::drop_if_free(lock.lock.bind(py));
-        self.start_call(py, release, |()| ())
+        self.track(py, release, |()| ())
     }
 
     /// Release a Hold. The result of the operation is None. The release takes effect at once. The operation ends when the
     /// server has confirmed the release.
     fn release_hold(&self, py: Python<'_>, hold: &Hold) -> PyResult<Op> {
-        self.start_call(py, hold.start_release(py), |()| ())
+        self.track(py, hold.start_release(py), |()| ())
     }
 
     /// Acquire leases. The result of the operation is a Leases object.
@@ -252,14 +242,14 @@ impl CompletionQueue {
     ) -> PyResult<Op> {
         log::sync_level(py)?;
         let limit = timeout.or(semaphore.get().timeout).and_then(Seconds::limit);
-        let acquiring = semaphore.get().core.start_acquire(quantity, limit).or_raise(py)?;
-        self.track(py, AcquireLeasesOp { acquiring, semaphore: semaphore.clone().unbind() })
+        let acquire = semaphore.get().core.start_acquire(quantity, limit);
+        self.track(py, acquire, AcquiredLeases(semaphore.clone().unbind()))
     }
 
     /// Release leases. The result of the operation is None. The release takes effect at once. The operation ends when the server has
     /// confirmed the release.
     fn release_leases(&self, py: Python<'_>, leases: &Leases) -> PyResult<Op> {
-        self.start_call(py, leases.core.start_release(true), |()| ())
+        self.track(py, leases.core.start_release(true), |()| ())
     }
 
     /// Wait until a hold or leases are no longer safe. The result of the operation is True. ``of`` is a ``_TaskLock``, a
@@ -274,7 +264,7 @@ impl CompletionQueue {
         } else {
             return Err(wrong_type(format!("of: expected a lock, a hold or leases, not {}", type_name(of))));
         };
-        self.track(py, WaitLostOp(wait.or_raise(py)?))
+        self.track(py, wait, |()| true)
     }
 
     /// List the participants of a Lock or a Semaphore. A read lock's list contains only readers, and a write lock's list contains
@@ -287,12 +277,12 @@ impl CompletionQueue {
         } else {
             return Err(wrong_type(format!("of: expected a lock, not {}", type_name(of))));
         };
-        self.start_call(py, call, |all| all.into_iter().map(Participant::from).collect::<Vec<_>>())
+        self.track(py, call, participants_of)
     }
 
     /// List all participants of a lock, both readers and writers.
     fn queue(&self, py: Python<'_>, lock: &Lock) -> PyResult<Op> {
-        self.start_call(py, lock.core.start_queue(), |all| all.into_iter().map(Participant::from).collect::<Vec<_>>())
+        self.track(py, lock.core.start_queue(), participants_of)
     }
 
     /// Read a shared count. The result of the operation is an int.
@@ -302,7 +292,7 @@ impl CompletionQueue {
         client: &Client,
         #[pyo3(from_py_with = text::path)] path: String,
     ) -> PyResult<Op> {
-        self.start_call(py, client.core.start_shared_count_get(&path), |value| value)
+        self.track(py, client.core.start_shared_count_get(&path), |value| value)
     }
 
     /// Set a shared count. The result of the operation is None.
@@ -313,7 +303,7 @@ impl CompletionQueue {
         #[pyo3(from_py_with = text::path)] path: String,
         #[pyo3(from_py_with = int_args::value)] value: i32,
     ) -> PyResult<Op> {
-        self.start_call(py, client.core.start_shared_count_set(&path, value), |()| ())
+        self.track(py, client.core.start_shared_count_set(&path, value), |()| ())
     }
 
     /// Ask the ensemble whether a fencing token belongs to a current holder. The result of the operation is a bool.
@@ -324,12 +314,12 @@ impl CompletionQueue {
         #[pyo3(from_py_with = text::path)] path: String,
         #[pyo3(from_py_with = int_args::token)] token: i64,
     ) -> PyResult<Op> {
-        self.start_call(py, client.core.start_fence_check(&path, token), |holds| holds)
+        self.track(py, client.core.start_fence_check(&path, token), |holds| holds)
     }
 
     /// Ask the owner of a node to release the lock. The result of the operation is None.
     fn revoke(&self, py: Python<'_>, client: &Client, node: &Bound<'_, PyAny>) -> PyResult<Op> {
-        self.start_call(py, client.core.start_revoke(&client::path_of(node)?), |()| ())
+        self.track(py, client.core.start_revoke(&client::path_of(node)?), |()| ())
     }
 
     /// Report all later events of a client to the ``on_event`` that ``connect()`` received.
@@ -348,8 +338,7 @@ impl CompletionQueue {
     ) -> PyResult<Op> {
         log::sync_level(py)?;
         let limit = timeout.or(lock.lock.get().timeout).and_then(Seconds::limit);
-        let acquiring = lock.core().start_acquire(lock.owner, limit).or_raise(py)?;
-        self.track(py, AcquireOp { acquiring, result })
+        self.track(py, lock.core().start_acquire(lock.owner, limit), result)
     }
 }
 
@@ -406,25 +395,51 @@ impl Op {
     }
 }
 
-/// A pending operation that can convert its result to a Python object.
+/// An operation of any kind, whose result becomes a Python object.
 trait PendingOp: Send + 'static {
     fn is_over(&self) -> bool;
-    fn on_done(&self, hook: Box<dyn FnOnce() + Send>) -> Result<()>;
     /// Returns the result. The caller must call this function only after the operation is over.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
+    fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError>;
+}
+
+struct Pending<T, C> {
+    operation: Operation<T>,
+    convert: C,
+}
+
+impl<T: Send + 'static, C: Convert<T>> PendingOp for Pending<T, C> {
+    fn is_over(&self) -> bool {
+        self.operation.is_over()
+    }
+
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let result = self.operation.wait_for(Duration::ZERO).unwrap_or_else(|| Err(Status::Internal.into()));
+        self.convert.convert(py, result)
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        self.convert.traverse(visit)
+    }
+}
+
+/// Converts the result of an operation to a Python object.
+trait Convert<T>: Send + 'static {
+    fn convert(&self, py: Python<'_>, result: Result<T>) -> PyResult<Py<PyAny>>;
+
     fn traverse(&self, _: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         Ok(())
     }
 }
 
-/// Returns the result of an operation that is over.
-fn into_result<T>(py: Python<'_>, result: Option<Result<T>>) -> PyResult<T> {
-    result.unwrap_or_else(|| Err(Status::Internal.into())).or_raise(py)
+impl<T, P: for<'py> IntoPyObject<'py>, F: Fn(T) -> P + Send + 'static> Convert<T> for F {
+    fn convert(&self, py: Python<'_>, result: Result<T>) -> PyResult<Py<PyAny>> {
+        self(result.or_raise(py)?).into_py_any(py)
+    }
 }
 
-struct AcquireOp {
-    acquiring: Acquiring,
-    result: AcquireResult,
+fn participants_of(all: Vec<zklock::Participant>) -> Vec<Participant> {
+    all.into_iter().map(Participant::from).collect()
 }
 
 /// The result of an acquire operation.
@@ -437,140 +452,54 @@ enum AcquireResult {
     Hold(Py<Lock>),
 }
 
-impl PendingOp for AcquireOp {
-    fn is_over(&self) -> bool {
-        self.acquiring.look_for(Duration::ZERO).is_some()
-    }
-
-    fn on_done(&self, hook: Box<dyn FnOnce() + Send>) -> Result<()> {
-        self.acquiring.on_done(hook)
-    }
-
-    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        match (self.acquiring.wait_for(Duration::ZERO), &self.result) {
-            (Some(Err(error)), AcquireResult::Bool(_)) if error.status() == Status::Timeout => false.into_py_any(py),
-            (acquired, result) => {
-                let hold = into_result(py, acquired)?;
-                match result {
-                    AcquireResult::Bool(lock) | AcquireResult::True(lock) => {
-                        Lock::keep(lock.bind(py));
-                        hold.leave_to_owner();
-                        true.into_py_any(py)
-                    }
-                    AcquireResult::Hold(lock) => Hold::of_acquired(lock.bind(py), hold)?.into_py_any(py),
-                }
+impl Convert<zklock::Hold> for AcquireResult {
+    fn convert(&self, py: Python<'_>, result: Result<zklock::Hold>) -> PyResult<Py<PyAny>> {
+        match (result, self) {
+            (Err(error), Self::Bool(_)) if error.status() == Status::Timeout => false.into_py_any(py),
+            (acquired, Self::Bool(lock) | Self::True(lock)) => {
+                let hold = acquired.or_raise(py)?;
+                Lock::keep(lock.bind(py));
+                hold.leave_to_owner();
+                true.into_py_any(py)
             }
+            (acquired, Self::Hold(lock)) => Hold::of_acquired(lock.bind(py), acquired.or_raise(py)?)?.into_py_any(py),
         }
     }
 
     fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
-        match &self.result {
-            AcquireResult::Bool(lock) | AcquireResult::True(lock) | AcquireResult::Hold(lock) => visit.call(lock),
+        match self {
+            Self::Bool(lock) | Self::True(lock) | Self::Hold(lock) => visit.call(lock),
         }
     }
 }
 
-struct AcquireLeasesOp {
-    acquiring: Acquiring,
-    semaphore: Py<Semaphore>,
-}
+/// The result is a Leases object of this semaphore.
+struct AcquiredLeases(Py<Semaphore>);
 
-impl PendingOp for AcquireLeasesOp {
-    fn is_over(&self) -> bool {
-        self.acquiring.look_for(Duration::ZERO).is_some()
-    }
-
-    fn on_done(&self, hook: Box<dyn FnOnce() + Send>) -> Result<()> {
-        self.acquiring.on_done(hook)
-    }
-
-    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let leases = into_result(py, self.acquiring.wait_for(Duration::ZERO))?;
-        Leases::new(leases, self.semaphore.clone_ref(py)).into_py_any(py)
+impl Convert<zklock::Hold> for AcquiredLeases {
+    fn convert(&self, py: Python<'_>, result: Result<zklock::Hold>) -> PyResult<Py<PyAny>> {
+        Leases::new(result.or_raise(py)?, self.0.clone_ref(py)).into_py_any(py)
     }
 
     fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
-        visit.call(&self.semaphore)
+        visit.call(&self.0)
     }
 }
 
-struct WaitLostOp(WaitLost);
-
-impl PendingOp for WaitLostOp {
-    fn is_over(&self) -> bool {
-        self.0.wait_for(Duration::ZERO).is_some()
-    }
-
-    fn on_done(&self, hook: Box<dyn FnOnce() + Send>) -> Result<()> {
-        self.0.on_done(hook)
-    }
-
-    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        into_result(py, self.0.wait_for(Duration::ZERO)).and_then(|()| true.into_py_any(py))
-    }
-}
-
-struct ConnectOp {
-    connecting: Connecting,
+/// The result is a Client.
+struct ConnectedClient {
     servers: String,
     events: Py<ClientEvents>,
 }
 
-impl PendingOp for ConnectOp {
-    fn is_over(&self) -> bool {
-        self.connecting.is_over()
-    }
-
-    fn on_done(&self, hook: Box<dyn FnOnce() + Send>) -> Result<()> {
-        self.connecting.on_done(hook)
-    }
-
-    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let client = into_result(py, self.connecting.wait_for(Duration::ZERO))?;
-        Client::of(client, self.servers.clone(), self.events.clone_ref(py), CallbackDispatcher::Loop).into_py_any(py)
+impl Convert<zklock::Client> for ConnectedClient {
+    fn convert(&self, py: Python<'_>, result: Result<zklock::Client>) -> PyResult<Py<PyAny>> {
+        let (client, events) = (result.or_raise(py)?, self.events.clone_ref(py));
+        Client::of(client, self.servers.clone(), events, CallbackDispatcher::Loop).into_py_any(py)
     }
 
     fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         visit.call(&self.events)
-    }
-}
-
-/// An operation that continues after its `_Op` is dropped: a query, or a request that cannot be withdrawn.
-struct CallOp<T, P> {
-    call: Call<T>,
-    convert: fn(T) -> P,
-}
-
-impl<T: Send + 'static, P: for<'py> IntoPyObject<'py> + 'static> PendingOp for CallOp<T, P> {
-    fn is_over(&self) -> bool {
-        self.call.is_over()
-    }
-
-    fn on_done(&self, hook: Box<dyn FnOnce() + Send>) -> Result<()> {
-        self.call.on_done(hook)
-    }
-
-    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let answer = into_result(py, self.call.wait_for(Duration::ZERO))?;
-        (self.convert)(answer).into_py_any(py)
-    }
-}
-
-struct CloseOp(Arc<Mutex<Option<Result<()>>>>);
-
-impl PendingOp for CloseOp {
-    fn is_over(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
-
-    /// `CompletionQueue::close_client` has registered the hook already.
-    fn on_done(&self, _: Box<dyn FnOnce() + Send>) -> Result<()> {
-        Ok(())
-    }
-
-    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let closed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        into_result(py, closed).and_then(|()| ().into_py_any(py))
     }
 }
 

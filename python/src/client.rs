@@ -158,7 +158,7 @@ impl Client {
             Ok(None) => {}
             Ok(Some(in_hub)) => return self.close_in_greenlet(py, &in_hub),
             Err(interrupt) => {
-                let _ = py.detach(|| self.core.close_in_background(drop));
+                let _ = py.detach(|| self.core.start_close());
                 return Err(interrupt);
             }
         }
@@ -188,7 +188,7 @@ impl Client {
             *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(closed);
             waker.wake();
         };
-        if let Err(error) = py.detach(|| self.core.close_in_background(hook)) {
+        if let Err(error) = py.detach(|| internal::close_and_then(&self.core, hook)) {
             return Ok(Err(error));
         }
         loop {

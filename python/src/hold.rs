@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use zklock::internal::{check_exists, is_released, release_flags};
-use zklock::{Call, LockState, Status, WaitLost};
+use zklock::{LockState, Operation, Status};
 
 use crate::detached_drop::DetachedDrop;
 use crate::display::member_name;
@@ -109,12 +109,12 @@ impl Hold {
         is_released(&self.core) || self.release_flags.iter().any(|flag| flag.load(Ordering::Acquire))
     }
 
-    pub(crate) fn start_wait_lost(&self) -> zklock::Result<WaitLost> {
+    pub(crate) fn start_wait_lost(&self) -> zklock::Result<Operation<()>> {
         self.core.start_wait_lost()
     }
 
-    /// Starts a release. The call ends when the server has confirmed the release.
-    pub(crate) fn start_release(&self, py: Python<'_>) -> zklock::Result<Call<()>> {
+    /// Starts a release. The operation ends when the server has confirmed the release.
+    pub(crate) fn start_release(&self, py: Python<'_>) -> zklock::Result<Operation<()>> {
         let release = self.core.start_release(true);
         Lock::drop_if_free(self.lock.bind(py));
         release

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use zklock::{Call, Result};
+use zklock::{Operation, Result};
 
 use crate::errors::OrRaise;
 use crate::greenlet::WaitTarget;
@@ -51,7 +51,7 @@ impl<'py> IntoPyObject<'py> for Waiting {
 /// Waits for the list of participants.
 pub(crate) fn all(
     py: Python<'_>,
-    start: impl FnOnce() -> Result<Call<Vec<zklock::Participant>>> + Send,
+    start: impl FnOnce() -> Result<Operation<Vec<zklock::Participant>>> + Send,
 ) -> PyResult<Vec<Participant>> {
     let participants = wait(py, WaitTarget::Server, start, drop)?.or_raise(py)?;
     Ok(participants.into_iter().map(Participant).collect())

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use zklock::internal::refuse_in_callback;
-use zklock::{Acquiring, Call, Connecting, Hold, Result, Status, WaitLost};
+use zklock::{Operation, Result, Status};
 
 use crate::errors::{OrRaise, is_library_error};
 use crate::greenlet::{GreenletWait, Hub, WaitTarget};
@@ -22,108 +22,49 @@ const SLICE: Duration = Duration::from_millis(100);
 /// The time for which a daemon thread pauses if its client was closed because the interpreter is about to end.
 const EXIT_PAUSE: Duration = Duration::from_secs(1);
 
-/// An operation that a thread or a greenlet can wait for.
-pub(crate) trait Waitable: Send {
-    type Answer: Send;
-
-    /// Waits for at most `slice`. The caller must not call the function again after it has returned an answer.
-    fn wait_for(&self, slice: Duration) -> Option<Result<Self::Answer>>;
-
-    /// Registers `hook`. When the operation is over, the library calls `hook` once, on any thread.
-    fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()>;
-
-    /// The deadline of the operation. At the deadline, the operation ends even if the library has not called the hook.
-    fn deadline(&self) -> Option<Instant> {
-        None
-    }
-}
-
-macro_rules! impl_waitable {
-    ($($operation:ty => $answer:ty),+ $(,)?) => {$(
-        impl Waitable for $operation {
-            type Answer = $answer;
-
-            fn wait_for(&self, slice: Duration) -> Option<Result<$answer>> {
-                self.wait_for(slice)
-            }
-
-            fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
-                self.on_done(hook)
-            }
-        }
-    )+};
-}
-
-impl_waitable! { Acquiring => Hold, Connecting => zklock::Client }
-
-impl<T: Send> Waitable for Call<T> {
-    type Answer = T;
-
-    fn wait_for(&self, slice: Duration) -> Option<Result<T>> {
-        self.wait_for(slice)
-    }
-
-    fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.on_done(hook)
-    }
-}
-
-/// Waits for the loss of a hold until a deadline. A `WaitLost` of the core has no deadline.
-pub(crate) struct TimedWaitLost {
-    wait: WaitLost,
-    deadline: Option<Instant>,
-}
-
-impl TimedWaitLost {
-    pub(crate) fn new(wait: WaitLost, limit: Option<Duration>) -> Self {
-        Self { wait, deadline: limit.and_then(|limit| Instant::now().checked_add(limit)) }
-    }
-}
-
-impl Waitable for TimedWaitLost {
-    type Answer = bool;
-
-    fn wait_for(&self, slice: Duration) -> Option<Result<bool>> {
-        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let answer = self.wait.wait_for(left.map_or(slice, |left| left.min(slice)));
-        let is_over = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
-        answer.map(|lost| lost.map(|()| true)).or_else(|| is_over.then_some(Ok(false)))
-    }
-
-    fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.wait.on_done(hook)
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.deadline
-    }
-}
-
 /// Waits until a hold is no longer safe, and then returns true. Returns false if the hold is still safe after the timeout.
 pub(crate) fn wait_lost(
     py: Python<'_>,
     timeout: Option<Seconds>,
-    start: impl FnOnce() -> Result<WaitLost> + Send,
+    start: impl FnOnce() -> Result<Operation<()>> + Send,
 ) -> PyResult<bool> {
     let limit = timeout.and_then(Seconds::limit);
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     let start = || {
         refuse_in_callback(limit)?;
-        Ok(TimedWaitLost::new(start()?, limit))
+        start()
     };
-    wait(py, WaitTarget::within(limit), start, drop)?.or_raise(py)
+    match wait_until(py, WaitTarget::within(limit), deadline, start, drop)? {
+        Some(lost) => lost.map(|()| true).or_raise(py),
+        None => Ok(false),
+    }
 }
 
 /// Starts an operation and waits for its answer. If a signal handler raises an exception, or an exception is thrown into the waiting
 /// greenlet, the function abandons the operation. If the abandoned operation has already succeeded, the function passes the result to
 /// `undo`. An abandoned release still takes effect.
-pub(crate) fn wait<W: Waitable>(
+pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     target: WaitTarget,
-    start: impl FnOnce() -> Result<W> + Send,
-    undo: impl FnOnce(W::Answer) + Send,
-) -> PyResult<Result<W::Answer>> {
-    let poll = |waiting: W, slice| match waiting.wait_for(slice) {
+    start: impl FnOnce() -> Result<Operation<T>> + Send,
+    undo: impl FnOnce(T) + Send,
+) -> PyResult<Result<T>> {
+    // Without a deadline, the wait ends with an answer.
+    Ok(wait_until(py, target, None, start, undo)?.unwrap_or_else(|| Err(Status::Internal.into())))
+}
+
+/// Waits for an operation like [`wait`], and returns `None` if the operation is still running at the deadline.
+fn wait_until<T: Send>(
+    py: Python<'_>,
+    target: WaitTarget,
+    deadline: Option<Instant>,
+    start: impl FnOnce() -> Result<Operation<T>> + Send,
+    undo: impl FnOnce(T) + Send,
+) -> PyResult<Option<Result<T>>> {
+    let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+    let poll = |waiting: Operation<T>, slice: Duration| match waiting.wait_for(slice.min(left())) {
         Some(answer) => WaitStep::Answered(answer),
+        None if left().is_zero() => WaitStep::Expired,
         None => WaitStep::Waiting(waiting),
     };
     let hub = match Hub::find(py, target) {
@@ -153,16 +94,17 @@ pub(crate) fn wait<W: Waitable>(
         let waiting = match step {
             WaitStep::Answered(Err(error)) if error.status() == Status::Closed => {
                 pause_if_exiting(py)?;
-                return Ok(Err(error));
+                return Ok(Some(Err(error)));
             }
-            WaitStep::Answered(answer) => return Ok(answer),
+            WaitStep::Answered(answer) => return Ok(Some(answer)),
+            WaitStep::Expired => return Ok(None),
             WaitStep::Waiting(waiting) => waiting,
         };
         let slice = match &hub {
             None if on_main_thread(py)? => SLICE,
             None => Duration::MAX,
             Some(hub) => {
-                thrown = wait_in_greenlet(py, hub, &waiting, &mut in_hub);
+                thrown = wait_in_greenlet(py, hub, &waiting, deadline, &mut in_hub);
                 Duration::ZERO
             }
         };
@@ -174,10 +116,11 @@ pub(crate) fn wait<W: Waitable>(
 }
 
 /// Lets other greenlets run until an operation is over.
-fn wait_in_greenlet<'py, W: Waitable>(
+fn wait_in_greenlet<'py, T>(
     py: Python<'py>,
     hub: &Hub<'py>,
-    waiting: &W,
+    waiting: &Operation<T>,
+    deadline: Option<Instant>,
     in_hub: &mut Option<GreenletWait<'py>>,
 ) -> PyResult<()> {
     let in_hub = match in_hub {
@@ -189,7 +132,7 @@ fn wait_in_greenlet<'py, W: Waitable>(
             in_hub.insert(started)
         }
     };
-    in_hub.wait(waiting.deadline())
+    in_hub.wait(deadline)
 }
 
 static IS_EXITING: AtomicBool = AtomicBool::new(false);
@@ -214,9 +157,11 @@ fn pause_if_exiting(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-enum WaitStep<W, T> {
-    Waiting(W),
+enum WaitStep<T> {
+    Waiting(Operation<T>),
     Answered(Result<T>),
+    /// The operation is still running at the deadline.
+    Expired,
 }
 
 /// Returns whether the calling thread is the main thread. Python runs signal handlers only on the main thread. If gevent or eventlet

@@ -5,6 +5,7 @@ mod attempt_inputs;
 mod callback;
 mod callback_dispatcher;
 mod clock;
+mod completion;
 mod completion_queue;
 #[cfg(not(zklock_loom))]
 mod connection;
@@ -43,6 +44,7 @@ pub use callback::{mark_callback_thread, refuse_in_callback};
 pub(crate) use callback_dispatcher::DispatchMode;
 pub use callback_dispatcher::EventSource;
 pub(crate) use clock::now;
+pub(crate) use completion::{Completion, Guarded, Outcome};
 pub use completion_queue::CompletionQueue;
 pub(crate) use credentials::{CredentialSource, MAX_CREDENTIALS, is_digest};
 pub use event_delivery::Listen;
@@ -56,6 +58,6 @@ pub(crate) use sasl::{JAAS_FILE, Mechanism, SaslSettings, SaslSource, is_name, i
 #[cfg(all(test, zklock_loom))]
 pub(crate) use shell::models;
 pub(crate) use shell::{AnswerHandler, Shell};
-pub(crate) use sync::{Monitor, MutexGuard};
+pub(crate) use sync::MutexGuard;
 pub(crate) use tls::{TlsSettings, TlsSource, Verification};
 pub use wake_socket::{OnceWakeSocket, WakeSocket};

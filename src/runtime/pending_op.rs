@@ -6,45 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use zklock_core::engine::{Answer, Engine, OpId};
-use zklock_core::error::Result;
+use zklock_core::error::{Error, Result};
 use zklock_core::time::Time;
 use zklock_core::wait::{Wait, WaitStep};
 
-use super::callback::{Hook, run_hook};
+use super::callback::Hook;
 use super::clock;
+use super::completion::Completion;
 use super::shell::{AnswerHandler, Shell};
-use super::sync::Monitor;
 
-/// Keeps the answer of one operation. Any number of threads can wait for it, and each receives the same answer.
-#[derive(Default)]
-pub(super) struct AnswerSlot {
-    state: Monitor<AnswerSlotState>,
-}
-
-#[derive(Default)]
-struct AnswerSlotState {
-    answer: Option<Result<Answer>>,
-    /// Hooks that must run when the answer has arrived.
-    hooks: Vec<Hook>,
-}
+/// The answer of one operation. Any number of threads can wait for it, and each receives the same answer.
+pub(super) type AnswerSlot = Completion<Option<Result<Answer>>>;
 
 impl AnswerHandler for AnswerSlot {
     fn on_answer(self: Arc<Self>, _: OpId, answer: Result<Answer>) {
-        let mut state = self.state.lock();
-        state.answer = Some(answer);
-        let hooks = std::mem::take(&mut state.hooks);
-        drop(state);
-        self.state.notify();
-        hooks.into_iter().for_each(run_hook);
-    }
-}
-
-impl AnswerSlot {
-    /// Waits for the answer for at most `limit`.
-    pub(super) fn wait(&self, limit: Duration) -> Option<Result<Answer>> {
-        let limit = (limit < Duration::MAX).then_some(limit);
-        let state = self.state.lock();
-        self.state.wait_while(state, limit, |state| state.answer.is_none()).answer.clone()
+        self.complete(answer);
     }
 }
 
@@ -77,19 +53,19 @@ impl PendingOp {
     /// arrived, the calling thread runs `hook` at once.
     pub(crate) fn on_done(&self, hook: Hook) -> Result<()> {
         self.shell.check_process()?;
-        let mut state = self.slot.state.lock();
-        if state.answer.is_none() {
-            state.hooks.push(hook);
-            return Ok(());
-        }
-        drop(state);
-        run_hook(hook);
+        self.slot.on_done(hook);
         Ok(())
+    }
+
+    /// Ends the operation with this error for the threads that wait for it. The request to the servers continues. Returns
+    /// false if the operation already has its answer, or if this process is a forked child.
+    pub(crate) fn give_up(&self, error: Error) -> bool {
+        self.shell.check_process().is_ok() && self.slot.complete(Err(error))
     }
 
     /// Returns true if the answer has arrived, or if it can never arrive because this process is a forked child.
     pub(crate) fn is_over(&self) -> bool {
-        self.shell.check_process().is_err() || self.slot.state.lock().answer.is_some()
+        self.shell.check_process().is_err() || self.slot.has_ended()
     }
 
     /// Waits for the answer. The waiting thread itself checks the deadline, so the wait does not depend on the I/O
@@ -109,19 +85,19 @@ impl PendingOp {
             if let Err(forked) = self.shell.check_process() {
                 return Some(Err(forked));
             }
-            if let Some(answer) = self.slot.wait(Duration::ZERO) {
+            if let Some(answer) = self.slot.wait_for(Duration::ZERO) {
                 return Some(answer);
             }
             match wait.next_step(clock::now(), Some(self.op)) {
                 // If the operation has already ended, another thread has received its answer. That thread will put the
                 // answer into the slot at once.
-                WaitStep::Expire(op) if self.shell.expire_op(op) => return self.slot.wait(Duration::MAX),
+                WaitStep::Expire(op) if self.shell.expire_op(op) => return self.slot.wait_for(Duration::MAX),
                 WaitStep::Expire(_) => {}
                 WaitStep::Read(op, limit) => match self.shell.read_until_answered(op, limit) {
                     true => wait.has_waited(limit),
                     false => wait.sleep_for(op),
                 },
-                WaitStep::Sleep(limit) => match self.slot.wait(limit) {
+                WaitStep::Sleep(limit) => match self.slot.wait_for(limit) {
                     Some(answer) => return Some(answer),
                     None => wait.has_waited(limit),
                 },

@@ -187,12 +187,12 @@ fn waiting_calls_in_a_callback_return_deadlock() {
         let task = Owner::task(1);
         let _ = sender.send(lock.acquire(Some(SECOND)));
         let _ = sender.send(lock.hold(None).map(drop));
-        let _ = sender.send(lock.start_acquire(task, None).and_then(zklock::Acquiring::wait).map(drop));
+        let _ = sender.send(lock.start_acquire(task, None).and_then(zklock::Operation::wait).map(drop));
         // A handler may check an operation without waiting, and may wait for an acquire with the time limit 0.
         let started = lock.start_acquire(task, Some(SECOND)).unwrap();
         assert!(started.wait_for(Duration::ZERO).is_none());
         let _ = sender.send(started.wait_for(MS).unwrap().map(drop));
-        let _ = sender.send(lock.start_acquire(task, Some(Duration::ZERO)).and_then(zklock::Acquiring::wait).map(drop));
+        let _ = sender.send(lock.start_acquire(task, Some(Duration::ZERO)).and_then(zklock::Operation::wait).map(drop));
         let _ = sender.send(lock.acquire(Some(Duration::ZERO)));
         panic!("a handler's panic is its own");
     });

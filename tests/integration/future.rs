@@ -8,7 +8,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crate::common::{OwnerCalls as _, TEST_TIMEOUT, client, path, raw, status, wait_for_queue};
-use zklock::{Acquiring, Client, Config, Hold, Lock, Owner, Result, Status};
+use zklock::{Client, Config, Hold, Lock, Operation, Owner, Result, Status};
 use zklock_test_support::{Proxy, ZooKeeper, wait_until};
 
 /// A task that runs on the thread that created it. It counts how often it is woken.
@@ -57,7 +57,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     run(future).0
 }
 
-fn poll(acquiring: &mut Acquiring, task: &Arc<Task>) -> Poll<Result<Hold>> {
+fn poll(acquiring: &mut Operation<Hold>, task: &Arc<Task>) -> Poll<Result<Hold>> {
     Pin::new(acquiring).poll(&mut Context::from_waker(&Waker::from(Arc::clone(task))))
 }
 

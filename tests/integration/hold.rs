@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use zklock::{Call, Client, Config, Listen, Lock, LockState, Owner, Status};
+use zklock::{Client, Config, Listen, Lock, LockState, Operation, Owner, Status};
 use zklock_test_support::{ZooKeeper, wait_until};
 
 use crate::common::{OwnerCalls as _, TEST_TIMEOUT, client, path, status};
@@ -40,7 +40,7 @@ fn an_acquire_that_is_dropped_after_its_success_releases_no_later_hold_of_its_ow
     let owner = Owner::task(1);
     for lock in [client.mutex(&path("dropped")).unwrap(), client.semaphore_mutex(&path("dropped-semaphore")).unwrap()] {
         let acquiring = lock.start_acquire(owner, None).unwrap();
-        acquiring.look_for(TEST_TIMEOUT).unwrap().unwrap();
+        wait_until(TEST_TIMEOUT, || acquiring.is_over());
         lock.release_as(owner).unwrap();
         lock.acquire_as(owner, None).unwrap();
         drop(acquiring);
@@ -48,7 +48,7 @@ fn an_acquire_that_is_dropped_after_its_success_releases_no_later_hold_of_its_ow
         lock.release_as(owner).unwrap();
         // Without a release by the program, the drop releases the lock.
         let acquiring = lock.start_acquire(owner, None).unwrap();
-        acquiring.look_for(TEST_TIMEOUT).unwrap().unwrap();
+        wait_until(TEST_TIMEOUT, || acquiring.is_over());
         drop(acquiring);
         assert_eq!(lock.state_as(owner).unwrap(), LockState::Free);
     }
@@ -212,7 +212,7 @@ fn a_handler_must_not_wait_for_other_participants_through_a_call() {
     let of_handler = Arc::clone(&awaited);
     let config = Config::new().on_event(move |_| {
         if let Some((client, path, zxid)) = of_handler.get() {
-            let wait = client.start_await_children(path, *zxid, Some(TEST_TIMEOUT)).and_then(Call::wait);
+            let wait = client.start_await_children(path, *zxid, Some(TEST_TIMEOUT)).and_then(Operation::wait);
             let _ = sender.send(wait.map(drop));
         }
     });

@@ -414,14 +414,13 @@ fn hanging_loss_callback_delays_close_by_one_second_at_most() {
         let _ = may_go_on.lock().unwrap().recv();
     });
     lock.acquire(None).unwrap();
-    let ((closed, is_closed), mut raw) = (mpsc::channel(), raw(server));
-    client.close_in_background(move |result| closed.send(result).unwrap()).unwrap();
+    let (closing, mut raw) = (client.start_close().unwrap(), raw(server));
     assert_eq!(status(lock.acquire(None)), Status::Closed);
     is_in.recv_timeout(TEST_TIMEOUT).unwrap();
     assert_eq!(queue(&mut raw, &path).len(), 1, "the session waits for the handler");
     wait_until(TEST_TIMEOUT, || queue(&mut raw, &path).is_empty());
     drop(go_on);
-    is_closed.recv_timeout(TEST_TIMEOUT).unwrap().unwrap();
+    closing.wait_for(TEST_TIMEOUT).unwrap().unwrap();
     drop(listener);
 }
 
@@ -484,12 +483,11 @@ fn polling_client_that_closes_in_the_background_leaves_its_handlers_to_the_progr
     let (seen, losses) = mpsc::channel();
     let listener = lock.listen(Listen::Loss, move |_| seen.send(thread::current().id()).unwrap()).unwrap();
     lock.acquire(None).unwrap();
-    let (closed, is_closed) = mpsc::channel();
-    client.close_in_background(move |result| closed.send(result).unwrap()).unwrap();
+    let closing = client.start_close().unwrap();
     assert_eq!(status(lock.acquire(None)), Status::Closed);
     wait_until(TEST_TIMEOUT, || client.dispatch_events().unwrap() == 1);
     assert_eq!(losses.recv_timeout(TEST_TIMEOUT).unwrap(), thread::current().id());
-    is_closed.recv_timeout(TEST_TIMEOUT).unwrap().unwrap();
+    closing.wait_for(TEST_TIMEOUT).unwrap().unwrap();
     assert_eq!(status(client.dispatch_events()), Status::Closed);
     assert!(losses.try_recv().is_err(), "the handler ran once");
     drop(listener);

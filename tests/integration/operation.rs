@@ -8,13 +8,13 @@ use std::time::Duration;
 use crate::common::{
     OwnerCalls as _, TEST_TIMEOUT, assert_ends_at_limit, client, path, queue, raw, status, wait_for_queue,
 };
-use zklock::{Acquiring, Client, Config, Hold, Lock, LockState, Owner, Status};
-use zklock_test_support::{ZooKeeper, wait_until};
+use zklock::{Client, Config, Hold, Lock, LockState, Operation, Owner, Status};
+use zklock_test_support::{Proxy, ZooKeeper, wait_until};
 
 const NO_WAIT: Duration = Duration::ZERO;
 
 /// Receives a message when the acquire ends.
-fn end_of(acquiring: &Acquiring) -> mpsc::Receiver<()> {
+fn end_of(acquiring: &Operation<Hold>) -> mpsc::Receiver<()> {
     let (say, hear) = mpsc::channel();
     acquiring.on_done(move || say.send(()).unwrap()).unwrap();
     hear
@@ -89,7 +89,7 @@ fn client_close_ends_acquires_that_include_its_locks() {
 }
 
 /// Cancels or closes the first lock, the multi-lock or the acquire.
-type Order = fn(&Lock, &Lock, &Acquiring);
+type Order = fn(&Lock, &Lock, &Operation<Hold>);
 
 /// A cancel or close between two steps also ends the acquire. Two acquires of one owner are granted the first lock
 /// together. The hook at the end of the first acquire delays the next step of the other one.
@@ -120,7 +120,7 @@ fn cancel_and_close_between_two_steps_end_the_acquire() {
         alone.on_done(hook).unwrap();
         held[0].release_nowait().unwrap();
         hear.recv_timeout(TEST_TIMEOUT).unwrap();
-        assert!(first.is_held_as(task).unwrap() && acquiring.look_for(NO_WAIT).is_none());
+        assert!(first.is_held_as(task).unwrap() && !acquiring.is_over());
         order(&first, &multi, &acquiring);
         go.send(()).unwrap();
         assert_eq!(status(acquiring.wait_for(TEST_TIMEOUT).unwrap()), expected);
@@ -176,7 +176,7 @@ fn on_done_hook_runs_once_and_immediately_if_already_done() {
     let lock = client.mutex(&path("told")).unwrap();
     lock.acquire(None).unwrap();
     let told = Arc::new(AtomicUsize::new(0));
-    let tell = |acquiring: &Acquiring| {
+    let tell = |acquiring: &Operation<Hold>| {
         let told = Arc::clone(&told);
         let hook = move || {
             told.fetch_add(1, Ordering::SeqCst);
@@ -186,10 +186,10 @@ fn on_done_hook_runs_once_and_immediately_if_already_done() {
     let acquiring = lock.start_acquire(Owner::task(1), None).unwrap();
     tell(&acquiring);
     tell(&acquiring);
-    assert!(acquiring.look_for(NO_WAIT).is_none());
+    assert!(!acquiring.is_over());
     assert_eq!(told.load(Ordering::SeqCst), 0);
     lock.release().unwrap();
-    acquiring.look_for(TEST_TIMEOUT).unwrap().unwrap();
+    wait_until(TEST_TIMEOUT, || acquiring.is_over());
     wait_until(TEST_TIMEOUT, || told.load(Ordering::SeqCst) == 2);
     tell(&acquiring);
     assert_eq!(told.load(Ordering::SeqCst), 3);
@@ -240,7 +240,7 @@ fn on_done_hook_may_drop_or_close_the_client() {
         let all = Arc::new(Mutex::new(None));
         let ((say, hear), last) = (mpsc::channel(), Arc::clone(&all));
         let hook = move || {
-            let (one, lock, acquiring): (Client, Lock, Acquiring) = last.lock().unwrap().take().unwrap();
+            let (one, lock, acquiring): (Client, Lock, Operation<Hold>) = last.lock().unwrap().take().unwrap();
             let refused = status(lock.start_acquire(Owner::task(2), None).unwrap().wait());
             if closes {
                 one.close().unwrap();
@@ -346,4 +346,57 @@ fn each_operation_gives_every_thread_the_same_answer_each_time() {
     lock.acquire_as(owner, None).unwrap();
     lock.close().unwrap();
     assert_eq!(lost.wait_for(NO_WAIT).unwrap().unwrap_err().to_string(), ended);
+}
+
+/// The waiting thread also ends if the server does not answer.
+#[test]
+fn an_operation_of_each_kind_that_is_abandoned_ends_with_closed_for_a_thread_that_waits() {
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let client = client(&proxy.address());
+    let (held, other) = (client.mutex(&path("given-up")).unwrap(), client.mutex(&path("given-up-other")).unwrap());
+    let (hold, releasing) = (held.hold(None).unwrap(), other.hold(None).unwrap());
+    proxy.black_hole(true);
+    let servers = proxy.address();
+    assert_abandoned(&Client::start_connect(&servers, &Config::new()).unwrap());
+    assert_abandoned(&held.start_acquire(Owner::unique(), None).unwrap());
+    assert_abandoned(&held.start_participants().unwrap());
+    assert_abandoned(&hold.start_wait_lost().unwrap());
+    assert_abandoned(&releasing.start_release(true).unwrap());
+}
+
+fn assert_abandoned<T: Send>(operation: &Operation<T>) {
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| operation.wait_for(TEST_TIMEOUT).unwrap().err().unwrap().status());
+        assert!(operation.wait_for(Duration::from_millis(20)).is_none());
+        operation.abandon();
+        assert_eq!(waiting.join().unwrap(), Status::Closed);
+    });
+    for _ in 0..2 {
+        assert_eq!(operation.wait_for(NO_WAIT).unwrap().err().unwrap().status(), Status::Closed);
+    }
+}
+
+#[test]
+fn an_attempt_to_connect_and_a_wait_for_a_loss_can_be_canceled_and_a_query_cannot() {
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let client = client(&proxy.address());
+    let lock = client.mutex(&path("canceled")).unwrap();
+    let hold = lock.hold(None).unwrap();
+    proxy.black_hole(true);
+    let connecting = Client::start_connect(&proxy.address(), &Config::new()).unwrap();
+    let (losing, listing) = (hold.start_wait_lost().unwrap(), lock.start_participants().unwrap());
+    let lengths = lock.start_queue().unwrap().and_then(|queue| Ok(queue.len()));
+    connecting.cancel().unwrap();
+    losing.cancel().unwrap();
+    listing.cancel().unwrap();
+    for _ in 0..2 {
+        let canceled = connecting.wait_for(NO_WAIT).unwrap().err().unwrap();
+        assert_eq!(canceled.status(), Status::Canceled);
+        assert!(canceled.message().contains(&proxy.address()), "{canceled}");
+        assert_eq!(status(losing.wait_for(NO_WAIT).unwrap()), Status::Canceled);
+    }
+    assert!(!listing.is_over() && !lengths.is_over());
+    proxy.black_hole(false);
+    assert_eq!(listing.wait_for(TEST_TIMEOUT).unwrap().unwrap().len(), 1);
+    assert_eq!([lengths.wait_for(TEST_TIMEOUT), lengths.wait_for(NO_WAIT)], [Some(Ok(1)), Some(Ok(1))]);
 }

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use zklock::{Acquiring, Client, Config, Lock, Status};
+use zklock::{Client, Config, Hold, Lock, Operation, Status};
 use zklock_test_support::{PendingAnswer, RawClient, flags, wait_until};
 
 use crate::acl;
@@ -507,7 +507,7 @@ fn partial_multi_conflict(
     cx: &CheckContext<'_>,
     put: MultiConstructor,
     limit: Duration,
-) -> (Lock, Acquiring, PendingAnswer) {
+) -> (Lock, Operation<Hold>, PendingAnswer) {
     let (a, b) = (cx.path("a"), cx.path("b"));
     let ours = multi(cx, put, &[&a, &b]);
     cx.run(&format!("mutex $a {a}"));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use zklock::{Acquiring, Client, Lock, Owner};
+use zklock::{Client, Hold, Lock, Operation, Owner};
 use zklock_test_support::{PendingAnswer, wait_until};
 
 use crate::common::{OwnerCalls as _, TEST_TIMEOUT};
@@ -47,7 +47,7 @@ pub(crate) struct QueuedAcquire<'a> {
 enum AcquireHandle {
     Zklock {
         lock: Lock,
-        call: Acquiring,
+        call: Operation<Hold>,
     },
     /// The thread and the lock, by their names on the other side.
     Other {

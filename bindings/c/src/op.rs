@@ -1,14 +1,13 @@
-//! Operations, which are acquires and requests that do not block a thread. Each operation can have a descriptor. This module
-//! starts only acquires: `start.rs` starts requests. This module must not set callbacks.
+//! Operations: acquires and other calls that do not block a thread. Each operation can have a descriptor. This module starts only
+//! acquires: `start.rs` starts the other calls. This module must not set callbacks.
 
 use std::ffi::{CString, c_char, c_int};
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use zklock::internal::{OnceWakeSocket, PerProcess, refuse_in_callback};
-use zklock::{Acquiring, Error, Hold, Result, Status};
+use zklock::{Error, Operation, Result, Status};
 use zklock_abi::arg::{self, Output};
 use zklock_abi::boundary::{ffi_call, free, status};
 use zklock_abi::handle::{self, Handle, HandleKind, Table};
@@ -16,8 +15,8 @@ use zklock_abi::handle::{self, Handle, HandleKind, Table};
 use crate::client::zkl_client;
 use crate::hold::{ZKL_OWNER_THREAD, owner_of, zkl_hold};
 use crate::lock_object::zkl_lock;
+use crate::op_answer::OpAnswer;
 use crate::participant::zkl_participant;
-use crate::request::{Request, RequestAnswer};
 use crate::semaphore::{positive, zkl_semaphore};
 use crate::status::zkl_status;
 
@@ -29,10 +28,26 @@ pub struct zkl_op(());
 
 /// The object that a `zkl_op` handle identifies.
 pub struct OpObject {
-    work: Work,
+    operation: Operation<OpAnswer>,
+    kind: Kind,
+    /// The answer of an operation that has ended. The field is empty until a thread first asks for the answer.
+    answer: OnceLock<Result<OpAnswer>>,
     descriptor: Arc<CompletionFd>,
     /// The error message of the operation. The field is empty until the program first asks for the message.
     message: OnceLock<CString>,
+}
+
+/// The rules of an operation that depend on the function that started it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Acquire {
+        /// True if the calling thread has the hold after the program has seen the success of the operation. Otherwise, the
+        /// hold belongs to the operation until the program takes the hold.
+        is_for_thread: bool,
+        /// True if the acquire does not wait for other participants.
+        is_try: bool,
+    },
+    Request,
 }
 
 /// The descriptor that reports the end of an operation. The first call of `zkl_op_fd` creates the descriptor. If the program
@@ -40,39 +55,6 @@ pub struct OpObject {
 /// locked. Removing the descriptor from the mutex therefore closes the descriptor at once.
 #[derive(Default)]
 struct CompletionFd(Mutex<Option<OnceWakeSocket>>);
-
-pub(crate) enum Work {
-    Acquire(Acquire),
-    Request(Request),
-}
-
-/// An acquire of a lock or of leases.
-pub(crate) struct Acquire {
-    acquiring: Acquiring,
-    /// True if the calling thread has the hold after the program has seen the success of the operation. Otherwise, the hold
-    /// belongs to the operation until the program takes the hold.
-    is_for_thread: bool,
-    /// True after the program has taken the hold.
-    is_taken: AtomicBool,
-}
-
-impl Acquire {
-    fn work(acquiring: Acquiring, is_for_thread: bool) -> Work {
-        Work::Acquire(Self { acquiring, is_for_thread, is_taken: AtomicBool::new(false) })
-    }
-
-    fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
-        if self.is_for_thread { self.acquiring.wait_for_owner(slice) } else { self.acquiring.look_for(slice) }
-    }
-
-    fn take_hold(&self) -> Result<Hold> {
-        self.wait_for(Duration::ZERO).ok_or_else(pending_error)??;
-        if self.is_taken.swap(true, Ordering::Relaxed) {
-            return Err(Error::new(Status::Invalid, "the hold of this operation was already taken"));
-        }
-        self.acquiring.wait_for(Duration::ZERO).ok_or_else(pending_error)?
-    }
-}
 
 impl Handle for zkl_op {
     type Object = OpObject;
@@ -107,8 +89,9 @@ pub unsafe extern "C" fn zkl_acquire_start(
         // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("op_out", op_out)? };
         let timeout = arg::timeout(timeout_ms)?;
-        let acquiring = handle::get(lock)?.start_acquire(owner_of(owner), timeout)?;
-        out.set(insert(Acquire::work(acquiring, owner == ZKL_OWNER_THREAD))?);
+        let acquire = handle::get(lock)?.start_acquire(owner_of(owner), timeout)?;
+        let kind = Kind::Acquire { is_for_thread: owner == ZKL_OWNER_THREAD, is_try: timeout == Some(Duration::ZERO) };
+        out.set(insert(acquire.and_then(OpAnswer::hold), kind)?);
         Ok(())
     })
 }
@@ -133,8 +116,9 @@ pub unsafe extern "C" fn zkl_semaphore_acquire_start(
         let out = unsafe { Output::new("op_out", op_out)? };
         let timeout = arg::timeout(timeout_ms)?;
         let quantity = positive(quantity)?;
-        let acquiring = handle::get(semaphore)?.start_acquire(quantity, timeout)?;
-        out.set(insert(Acquire::work(acquiring, false))?);
+        let acquire = handle::get(semaphore)?.start_acquire(quantity, timeout)?;
+        let kind = Kind::Acquire { is_for_thread: false, is_try: timeout == Some(Duration::ZERO) };
+        out.set(insert(acquire.and_then(OpAnswer::hold), kind)?);
         Ok(())
     })
 }
@@ -230,13 +214,7 @@ pub extern "C" fn zkl_check_may_wait() -> zkl_status {
 /// Does not block. Any thread may call this function, but a signal handler must not.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_op_cancel(op: *mut zkl_op) -> zkl_status {
-    status(|| match &handle::get(op)?.work {
-        Work::Acquire(acquire) => acquire.acquiring.cancel(),
-        Work::Request(request) => {
-            request.cancel();
-            Ok(())
-        }
-    })
+    status(|| handle::get(op)?.operation.cancel())
 }
 
 /// Takes the hold of an acquire operation that has ended with ZKL_OK. The caller must release the hold, `*hold_out`, with
@@ -255,9 +233,11 @@ pub unsafe extern "C" fn zkl_op_hold(op: *mut zkl_op, hold_out: *mut *mut zkl_ho
     status(|| {
         // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("hold_out", hold_out)? };
-        let op = handle::get(op)?;
-        let Work::Acquire(acquire) = &op.work else { return Err(no_result("hold", "acquires a lock or leases")) };
-        out.set(handle::insert::<zkl_hold>(acquire.take_hold()?)?);
+        let hold = handle::get(op)?.answer("hold", "acquires a lock or leases", |answer| match answer {
+            OpAnswer::Hold(hold) => Some(hold.take("hold")),
+            _ => None,
+        })??;
+        out.set(handle::insert::<zkl_hold>(hold)?);
         Ok(())
     })
 }
@@ -281,8 +261,8 @@ pub unsafe extern "C" fn zkl_op_value(op: *const zkl_op, value_out: *mut i64) ->
         let out = unsafe { Output::new("value_out", value_out)? };
         let does = "reads a shared count, checks a fencing token or lists participants";
         out.set(handle::get(op)?.answer("value", does, |answer| match answer {
-            RequestAnswer::Number(value) => Some(*value),
-            RequestAnswer::Participants(found) => i64::try_from(found.len()).ok(),
+            OpAnswer::Number(value) => Some(*value),
+            OpAnswer::Participants(found) => i64::try_from(found.len()).ok(),
             _ => None,
         })?);
         Ok(())
@@ -312,7 +292,7 @@ pub unsafe extern "C" fn zkl_op_participant(
         let out = unsafe { Output::new("participant_out", participant_out)? };
         let op = handle::get(op)?;
         let found = op.answer("participants", "lists participants", |answer| match answer {
-            RequestAnswer::Participants(found) => Some(found),
+            OpAnswer::Participants(found) => Some(found),
             _ => None,
         })?;
         let participant = found.get(index).ok_or_else(|| {
@@ -342,7 +322,7 @@ pub unsafe extern "C" fn zkl_op_client(op: *mut zkl_op, client_out: *mut *mut zk
         // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("client_out", client_out)? };
         let client = handle::get(op)?.answer("client", "connects a client", |answer| match answer {
-            RequestAnswer::Client(place) => Some(take_once("client", place)),
+            OpAnswer::Client(client) => Some(client.take("client")),
             _ => None,
         })??;
         out.set(handle::insert(client)?);
@@ -362,7 +342,7 @@ pub unsafe extern "C" fn zkl_op_semaphore(op: *mut zkl_op, semaphore_out: *mut *
         // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("semaphore_out", semaphore_out)? };
         let semaphore = handle::get(op)?.answer("semaphore", "makes a semaphore", |answer| match answer {
-            RequestAnswer::Semaphore(place) => Some(take_once("semaphore", place)),
+            OpAnswer::Semaphore(semaphore) => Some(semaphore.take("semaphore")),
             _ => None,
         })??;
         out.set(handle::insert(semaphore)?);
@@ -397,10 +377,11 @@ pub extern "C" fn zkl_op_free(op: *mut zkl_op) {
 }
 
 impl OpObject {
-    fn new(work: Work) -> Result<Self> {
-        let started = Self { work, descriptor: Arc::default(), message: OnceLock::new() };
-        match started.peek_result() {
-            Some(Err(error)) if error.status() == Status::Invalid => Err(error),
+    fn new(operation: Operation<OpAnswer>, kind: Kind) -> Result<Self> {
+        let (answer, descriptor, message) = (OnceLock::new(), Arc::default(), OnceLock::new());
+        let started = Self { operation, kind, answer, descriptor, message };
+        match started.wait_for(Duration::ZERO) {
+            Some(Err(error)) if error.status() == Status::Invalid => Err(error.clone()),
             _ => Ok(started),
         }
     }
@@ -426,30 +407,44 @@ impl OpObject {
     /// Waits for at most `slice`, and returns the result of the operation if the operation has ended. A hold of the
     /// calling thread now belongs to the thread.
     fn wait_and_keep(&self, slice: Duration) -> Option<Result<()>> {
-        match &self.work {
-            Work::Acquire(acquire) => acquire.wait_for(slice),
-            Work::Request(request) => request.wait_for(slice),
+        if !self.operation.is_over()
+            && let Err(deadlock) = self.check_may_wait(slice)
+        {
+            return Some(Err(deadlock));
         }
+        let answer = self.wait_for(slice)?;
+        if let (Kind::Acquire { is_for_thread: true, .. }, Ok(OpAnswer::Hold(hold))) = (self.kind, answer) {
+            hold.leave_to_owner();
+        }
+        Some(answer.as_ref().map(drop).map_err(Clone::clone))
     }
 
-    /// Returns the result of the operation, if the operation has ended. Unlike `wait_and_keep`, this method does not pass a
-    /// hold to its owner.
-    fn peek_result(&self) -> Option<Result<()>> {
-        match &self.work {
-            Work::Acquire(acquire) => acquire.acquiring.look_for(Duration::ZERO),
-            Work::Request(request) => request.wait_for(Duration::ZERO),
-        }
+    /// Fails with DEADLOCK if a callback calls, and if the wait could need the end of this callback.
+    fn check_may_wait(&self, slice: Duration) -> Result<()> {
+        let may_wait = matches!(self.kind, Kind::Acquire { is_try: true, .. });
+        if may_wait { Ok(()) } else { refuse_in_callback(Some(slice)).map_err(|_| callback_error()) }
     }
 
-    /// Returns what `take` finds in the answer of a request that has succeeded. For the error message, `what` is the expected
+    /// Waits for at most `slice`, and returns the answer of the operation if the operation has ended. The object then keeps
+    /// the answer.
+    fn wait_for(&self, slice: Duration) -> Option<&Result<OpAnswer>> {
+        if let Some(answer) = self.answer.get() {
+            return Some(answer);
+        }
+        let answer = self.operation.wait_for(slice)?;
+        Some(self.answer.get_or_init(|| answer))
+    }
+
+    /// Returns what `take` finds in the answer of an operation that has succeeded. For the error message, `what` is the expected
     /// part of the answer, and `does` says what an operation with such an answer does.
-    fn answer<'a, T>(&'a self, what: &str, does: &str, take: impl FnOnce(&'a RequestAnswer) -> Option<T>) -> Result<T> {
-        let Work::Request(request) = &self.work else { return Err(no_result(what, does)) };
-        take(request.answer()?).ok_or_else(|| no_result(what, does))
+    fn answer<'a, T>(&'a self, what: &str, does: &str, take: impl FnOnce(&'a OpAnswer) -> Option<T>) -> Result<T> {
+        let answer = self.wait_for(Duration::ZERO).ok_or_else(pending_error)?.as_ref().map_err(Clone::clone)?;
+        let message = || format!("the operation has no {what}; expected an operation that {does}");
+        take(answer).ok_or_else(|| Error::new(Status::Invalid, message()))
     }
 
     fn message(&self) -> *const c_char {
-        let Some(Err(error)) = self.peek_result() else { return c"".as_ptr() };
+        let Some(Err(error)) = self.wait_for(Duration::ZERO) else { return c"".as_ptr() };
         // Only a message from a server can contain a NUL.
         let text = || CString::new(error.message().replace('\0', "\u{fffd}")).unwrap_or_default();
         self.message.get_or_init(text).as_ptr()
@@ -466,20 +461,11 @@ impl OpObject {
 
     /// Calls `hook` when the operation has ended, or at once if the operation has already ended.
     pub(crate) fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
-        match &self.work {
-            Work::Acquire(acquire) => acquire.acquiring.on_done(hook),
-            Work::Request(request) => {
-                request.on_done(hook);
-                Ok(())
-            }
-        }
+        self.operation.on_done(hook)
     }
 
     fn close(&self) {
-        match &self.work {
-            Work::Acquire(acquire) => acquire.acquiring.abandon(),
-            Work::Request(request) => request.abandon(),
-        }
+        self.operation.abandon();
         drop(self.descriptor.lock().take());
     }
 }
@@ -506,20 +492,16 @@ impl CompletionFd {
 }
 
 /// Makes a handle for an operation that has started.
-pub(crate) fn insert(work: Work) -> Result<*mut zkl_op> {
-    handle::insert(OpObject::new(work)?)
-}
-
-fn no_result(what: &str, does: &str) -> Error {
-    Error::new(Status::Invalid, format!("the operation has no {what}; expected an operation that {does}"))
-}
-
-/// Takes an object that an operation gives away only once.
-fn take_once<T>(what: &str, place: &Mutex<Option<T>>) -> Result<T> {
-    let taken = place.lock().unwrap_or_else(PoisonError::into_inner).take();
-    taken.ok_or_else(|| Error::new(Status::Invalid, format!("the {what} of this operation was already taken")))
+pub(crate) fn insert(operation: Operation<OpAnswer>, kind: Kind) -> Result<*mut zkl_op> {
+    handle::insert(OpObject::new(operation, kind)?)
 }
 
 fn pending_error() -> Error {
     Status::Pending.into()
+}
+
+fn callback_error() -> Error {
+    let message = "a callback must not wait for an operation, because the operation may wait until this callback returns; \
+                   wait on another thread, or check the operation with timeout 0";
+    Error::new(Status::Deadlock, message)
 }

@@ -1,9 +1,9 @@
-//! The calls that wait for a server, in a form that does not block: each function starts a request and makes an operation. This
-//! module must not acquire: `op.rs` starts acquires. This module must not set callbacks.
+//! The calls that wait for a server, in a form that does not block: each function starts an operation. This module must not
+//! acquire: `op.rs` starts acquires. This module must not set callbacks.
 
 use std::ffi::c_char;
 
-use zklock::{Client, Result, Semaphore};
+use zklock::{Client, Error, Operation, Result, Status};
 use zklock_abi::arg::{self, Output};
 use zklock_abi::boundary::status;
 use zklock_abi::handle;
@@ -12,9 +12,9 @@ use crate::client::zkl_client;
 use crate::config::{self, zkl_config};
 use crate::hold::{self, zkl_hold};
 use crate::lock_object::{LockHandles, zkl_lock};
-use crate::op::{self, Work, zkl_op};
-use crate::request::{Request, RequestAnswer};
-use crate::semaphore::{self, zkl_semaphore};
+use crate::op::{self, Kind, zkl_op};
+use crate::op_answer::OpAnswer;
+use crate::semaphore::zkl_semaphore;
 use crate::status::zkl_status;
 
 /// Starts making a client, and does not wait until the client is connected. All other rules of zkl_client_new also apply to
@@ -46,7 +46,8 @@ pub unsafe extern "C" fn zkl_client_start(
         // If the program frees the operation, the library drops the client. This drop must not block.
         let config = config::copy_of(config, &handles)?.end_in_background(true);
         let connecting = Client::start_connect(servers, &config)?;
-        out.set(op::insert(Work::Request(Request::connect(connecting, handles)?))?);
+        let operation = connecting.and_then(move |client| OpAnswer::client(client, &handles));
+        out.set(op::insert(operation, Kind::Request)?);
         Ok(())
     })
 }
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn zkl_client_start(
 #[must_use]
 pub unsafe extern "C" fn zkl_client_close_start(client: *mut zkl_client, op_out: *mut *mut zkl_op) -> zkl_status {
     // SAFETY: the caller keeps the pointer valid during the call.
-    unsafe { start(op_out, || Request::close(&handle::get(client)?.client)) }
+    unsafe { start(op_out, || Ok(handle::get(client)?.client.start_close()?.and_then(OpAnswer::done))) }
 }
 
 /// Starts releasing a hold, and frees the handle immediately. The operation ends when the server has confirmed that the nodes of
@@ -95,7 +96,7 @@ pub unsafe extern "C" fn zkl_client_close_start(client: *mut zkl_client, op_out:
 #[must_use]
 pub unsafe extern "C" fn zkl_hold_release_start(hold: *mut zkl_hold, op_out: *mut *mut zkl_op) -> zkl_status {
     // SAFETY: the caller keeps the pointer valid during the call.
-    unsafe { start(op_out, || Request::call(handle::take(hold)?.start_release(true)?, RequestAnswer::done)) }
+    unsafe { start(op_out, || Ok(handle::take(hold)?.start_release(true)?.and_then(OpAnswer::done))) }
 }
 
 /// Starts an operation that asks the server for the participants of a lock. The rules of zkl_participants apply, except that
@@ -110,7 +111,7 @@ pub unsafe extern "C" fn zkl_hold_release_start(hold: *mut zkl_hold, op_out: *mu
 #[must_use]
 pub unsafe extern "C" fn zkl_participants_start(lock: *mut zkl_lock, op_out: *mut *mut zkl_op) -> zkl_status {
     // SAFETY: the caller keeps the pointer valid during the call.
-    unsafe { start(op_out, || Request::call(handle::get(lock)?.start_participants()?, RequestAnswer::participants)) }
+    unsafe { start(op_out, || Ok(handle::get(lock)?.start_participants()?.and_then(OpAnswer::participants))) }
 }
 
 /// Starts an operation that asks the server for the participants of a lock. For a read/write lock, the operation lists both
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn zkl_participants_start(lock: *mut zkl_lock, op_out: *mu
 #[must_use]
 pub unsafe extern "C" fn zkl_queue_start(lock: *mut zkl_lock, op_out: *mut *mut zkl_op) -> zkl_status {
     // SAFETY: the caller keeps the pointer valid during the call.
-    unsafe { start(op_out, || Request::call(handle::get(lock)?.start_queue()?, RequestAnswer::participants)) }
+    unsafe { start(op_out, || Ok(handle::get(lock)?.start_queue()?.and_then(OpAnswer::participants))) }
 }
 
 /// Starts an operation that asks the server for the participants of a semaphore. The operation lists the participants in the
@@ -137,9 +138,7 @@ pub unsafe extern "C" fn zkl_semaphore_participants_start(
     op_out: *mut *mut zkl_op,
 ) -> zkl_status {
     // SAFETY: the caller keeps the pointer valid during the call.
-    unsafe {
-        start(op_out, || Request::call(handle::get(semaphore)?.start_participants()?, RequestAnswer::participants))
-    }
+    unsafe { start(op_out, || Ok(handle::get(semaphore)?.start_participants()?.and_then(OpAnswer::participants))) }
 }
 
 /// Starts a revocation request for a node without waiting for the server. All other rules of zkl_revoke also apply to this
@@ -159,7 +158,7 @@ pub unsafe extern "C" fn zkl_revoke_start(
     unsafe {
         start(op_out, || {
             let node_path = arg::text("node_path", node_path)?;
-            Request::call(handle::get(client)?.client.start_revoke(node_path)?, RequestAnswer::done)
+            Ok(handle::get(client)?.client.start_revoke(node_path)?.and_then(OpAnswer::done))
         })
     }
 }
@@ -183,7 +182,7 @@ pub unsafe extern "C" fn zkl_fence_check_start(
     unsafe {
         start(op_out, || {
             let path = arg::text("path", path)?;
-            Request::call(handle::get(client)?.client.start_fence_check(path, token)?, RequestAnswer::number)
+            Ok(handle::get(client)?.client.start_fence_check(path, token)?.and_then(OpAnswer::number))
         })
     }
 }
@@ -206,7 +205,7 @@ pub unsafe extern "C" fn zkl_shared_count_get_start(
     unsafe {
         start(op_out, || {
             let count_path = arg::text("count_path", count_path)?;
-            Request::call(handle::get(client)?.client.start_shared_count_get(count_path)?, RequestAnswer::number)
+            Ok(handle::get(client)?.client.start_shared_count_get(count_path)?.and_then(OpAnswer::number))
         })
     }
 }
@@ -229,7 +228,7 @@ pub unsafe extern "C" fn zkl_shared_count_set_start(
     unsafe {
         start(op_out, || {
             let count_path = arg::text("count_path", count_path)?;
-            Request::call(handle::get(client)?.client.start_shared_count_set(count_path, value)?, RequestAnswer::done)
+            Ok(handle::get(client)?.client.start_shared_count_set(count_path, value)?.and_then(OpAnswer::done))
         })
     }
 }
@@ -255,7 +254,7 @@ pub unsafe extern "C" fn zkl_semaphore_new_counted_start(
         start(op_out, || {
             let (path, count_path) = (arg::text("path", path)?, arg::text("count_path", count_path)?);
             let call = handle::get(client)?.client.start_semaphore_counted(path, count_path, initial)?;
-            Request::call(call, |semaphore: Semaphore| RequestAnswer::semaphore(semaphore::object(semaphore)))
+            Ok(call.and_then(OpAnswer::semaphore))
         })
     }
 }
@@ -275,20 +274,20 @@ pub unsafe extern "C" fn zkl_hold_wait_lost_start(hold: *mut zkl_hold, op_out: *
     unsafe {
         start(op_out, || {
             let (wait, whose) = hold::query(hold, |hold| Ok((hold.start_wait_lost()?, hold::whose(hold))))?;
-            Request::wait_lost(wait, whose)
+            Ok(wait.and_then(move |()| Err(Error::new(Status::Lost, format!("{whose} no longer safe")))))
         })
     }
 }
 
-/// Starts a request, and makes an operation for it.
+/// Makes a handle for the operation that `start` starts.
 ///
 /// # Safety
 /// `op_out` is NULL or points to writable memory.
-unsafe fn start(op_out: *mut *mut zkl_op, request: impl FnOnce() -> Result<Request>) -> zkl_status {
+unsafe fn start(op_out: *mut *mut zkl_op, start: impl FnOnce() -> Result<Operation<OpAnswer>>) -> zkl_status {
     status(|| {
         // SAFETY: the caller of this function guarantees the contract.
         let out = unsafe { Output::new("op_out", op_out)? };
-        out.set(op::insert(Work::Request(request()?))?);
+        out.set(op::insert(start()?, Kind::Request)?);
         Ok(())
     })
 }

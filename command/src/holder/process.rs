@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::time::Duration;
 
 use rustix::termios::isatty;
-use zklock::{Call, Client, LockState, Status};
+use zklock::{Client, LockState, Operation, Status};
 
 use super::bound::Bound;
 use super::report::{Caller, to_json, unprinted};
@@ -158,7 +158,7 @@ fn keep(
             let is_printed = caller.is_confirmed();
             // From now on, the caller cannot confirm the report.
             drop(caller);
-            let released = hold.start_release().and_then(Call::wait);
+            let released = hold.start_release().and_then(Operation::wait);
             if released.as_ref().is_err_and(|error| error.status() == Status::Lost) {
                 return Err(Failure::new(Exit::Lost, "the lock was lost before it was released"));
             }

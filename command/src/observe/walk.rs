@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use zklock::{Call, Client, Error, Result as ZkResult, Status};
+use zklock::{Client, Error, Operation, Result as ZkResult, Status};
 
 use crate::clock::wall_time;
 use crate::survey::{BATCH, Entry, Kind, Role, Survey, below, is_of_one_object, read_contents};
@@ -88,9 +88,9 @@ impl Walk {
         while !level.is_empty() {
             let mut next = Vec::new();
             for batch in level.chunks(BATCH) {
-                let calls: Vec<ZkResult<Call<_>>> = batch.iter().map(|path| client.start_children(path)).collect();
+                let calls: Vec<ZkResult<Operation<_>>> = batch.iter().map(|path| client.start_children(path)).collect();
                 for (path, call) in batch.iter().zip(calls) {
-                    let children = call.and_then(Call::wait);
+                    let children = call.and_then(Operation::wait);
                     if *path == scope.root {
                         self.round_trip = started.elapsed();
                     }

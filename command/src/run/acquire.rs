@@ -50,10 +50,8 @@ const LEAVE_LIMIT: Duration = Duration::from_millis(300);
 /// Ends the session of a process that has failed, and that exits after this call. A server that is silent must not
 /// delay the exit: the kernel sends the request for the end of the session even after the exit.
 pub(crate) fn leave(client: Client) {
-    let (sender, closed) = mpsc::channel();
-    let closing = client.close_in_background(move |result| drop(sender.send(result)));
-    if closing.is_ok() {
-        let _ = closed.recv_timeout(LEAVE_LIMIT);
+    if let Ok(closing) = client.start_close() {
+        let _ = closing.wait_for(LEAVE_LIMIT);
         // The drop of the client would wait for the server too.
         std::mem::forget(client);
     }

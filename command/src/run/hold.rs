@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use zklock::{Acquiring, Call, Client, Error, Lock, LockState, Owner, Participant, Result, Semaphore, Status, Waiting};
+use zklock::{Client, Error, Lock, LockState, Operation, Owner, Participant, Result, Semaphore, Status, Waiting};
 
 use crate::cli::LockArguments;
 use crate::exit::Failure;
@@ -72,7 +72,7 @@ pub(crate) enum Target {
 /// An acquire in progress.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    acquiring: Acquiring,
+    acquiring: Operation<zklock::Hold>,
     members: Vec<Lock>,
 }
 
@@ -142,7 +142,7 @@ impl Target {
     }
 
     /// Starts asking for the holders and waiters.
-    pub(crate) fn participants(&self) -> Result<Call<Vec<Participant>>> {
+    pub(crate) fn participants(&self) -> Result<Operation<Vec<Participant>>> {
         match self {
             Self::Lock(lock) => lock.start_queue(),
             Self::Semaphore(semaphore, _) => semaphore.start_participants(),
@@ -192,7 +192,7 @@ impl Hold {
     }
 
     /// Starts releasing the lock.
-    pub(crate) fn start_release(&self) -> Result<Call<()>> {
+    pub(crate) fn start_release(&self) -> Result<Operation<()>> {
         self.hold.start_release(true)
     }
 }

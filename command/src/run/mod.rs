@@ -32,7 +32,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::json;
-use zklock::{Call, Client, Status};
+use zklock::{Client, Operation, Status};
 
 use self::acquire::AcquireLimit;
 use self::guardian::{Guardian, GuardianEvent};
@@ -387,13 +387,13 @@ impl Wrapper<'_> {
     }
 
     /// Waits for the answer to a request before the command runs.
-    fn answer<T>(&self, call: Call<T>, deadline: Option<BootTime>) -> Result<T, Failure> {
+    fn answer<T>(&self, call: Operation<T>, deadline: Option<BootTime>) -> Result<T, Failure> {
         self.wait_for(&call, deadline)?;
         Ok(call.wait()?)
     }
 
     /// Waits until a request is over. The deadline, or a signal that would end a process, ends the wait with a failure.
-    fn wait_for<T>(&self, call: &Call<T>, deadline: Option<BootTime>) -> Result<(), Failure> {
+    fn wait_for<T>(&self, call: &Operation<T>, deadline: Option<BootTime>) -> Result<(), Failure> {
         let waker = self.inbox.waker();
         call.on_done(move || waker.wake())?;
         while !call.is_over() {
@@ -408,7 +408,7 @@ impl Wrapper<'_> {
 
     /// Waits for the answer to a request after the command has ended. Returns `None` if a signal that would end a
     /// process arrives first.
-    fn answer_or_signal<T>(&self, call: Call<T>) -> Result<Option<zklock::Result<T>>, Failure> {
+    fn answer_or_signal<T>(&self, call: Operation<T>) -> Result<Option<zklock::Result<T>>, Failure> {
         let waker = self.inbox.waker();
         call.on_done(move || waker.wake())?;
         while !call.is_over() {

@@ -6,7 +6,7 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use zklock::{Call, Client, NodeContent, Result as ZkResult};
+use zklock::{Client, NodeContent, Operation, Result as ZkResult};
 
 use crate::exit::{Exit, Failure};
 
@@ -91,7 +91,7 @@ impl Record {
 
     /// Starts writing the beginning of a run. The result is the version for [`on_begun`](Self::on_begun), or `None` if
     /// another program has changed the record.
-    pub(crate) fn begin(&mut self, client: &Client, hold_node: &str, run: Run) -> ZkResult<Call<Option<i32>>> {
+    pub(crate) fn begin(&mut self, client: &Client, hold_node: &str, run: Run) -> ZkResult<Operation<Option<i32>>> {
         self.runs.insert(0, run);
         self.write(client, hold_node)
     }
@@ -109,7 +109,7 @@ impl Record {
         hold_node: &str,
         ended: Timestamp,
         result: RunResult,
-    ) -> ZkResult<Call<Option<i32>>> {
+    ) -> ZkResult<Operation<Option<i32>>> {
         if let Some(run) = self.runs.first_mut() {
             (run.ended, run.result) = (Some(ended), result);
         }
@@ -123,12 +123,12 @@ impl Record {
 
     /// Starts removing the run that has begun, because its command never started. The result is `None` if another
     /// program has changed the record.
-    pub(crate) fn take_back(&mut self, client: &Client, hold_node: &str) -> ZkResult<Call<Option<i32>>> {
+    pub(crate) fn take_back(&mut self, client: &Client, hold_node: &str) -> ZkResult<Operation<Option<i32>>> {
         self.runs.drain(..self.runs.len().min(1));
         self.write(client, hold_node)
     }
 
-    fn write(&self, client: &Client, hold_node: &str) -> ZkResult<Call<Option<i32>>> {
+    fn write(&self, client: &Client, hold_node: &str) -> ZkResult<Operation<Option<i32>>> {
         let runs: Vec<Value> = self.runs.iter().take(KEPT).map(Run::to_json).collect();
         let data = json!({"zklock_runs": runs}).to_string();
         client.start_write_node(hold_node, &self.path, data.as_bytes(), self.version)

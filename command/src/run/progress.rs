@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
-use zklock::{Call, Participant, Waiting, WaitsFor};
+use zklock::{Operation, Participant, Waiting, WaitsFor};
 
 use super::hold::Target;
 use crate::clock::{BootTime, wall_time};
@@ -26,7 +26,7 @@ const LONGEST_PATH: usize = 20;
 pub(crate) struct Progress<'a> {
     console: &'a Console,
     path: &'a str,
-    question: Option<Call<Vec<Participant>>>,
+    question: Option<Operation<Vec<Participant>>>,
     asked: Option<BootTime>,
     holder: Option<Described>,
     /// The last event, without the time that changes continuously.

@@ -302,7 +302,7 @@ fn ends_of(
             status => status.name(),
         };
         assert!(!lock(&call.shell.state).answer_handlers.contains_key(&call.op));
-        let again = call.slot.wait(Duration::ZERO).map(|answer| answer.unwrap_err().status());
+        let again = call.slot.wait_for(Duration::ZERO).map(|answer| answer.unwrap_err().status());
         assert_eq!(again, Some(status), "a later question has the same answer");
         ends.lock().unwrap().insert(end);
     });

@@ -290,8 +290,8 @@ fn panic_in_answer_handler_leaves_no_call_unanswered() {
         })
         .unwrap();
     let status = |answer: Option<Result<Answer>>| answer.unwrap().unwrap_err().status();
-    assert_eq!(status(answered.wait(LONG)), Status::Connection);
-    assert_eq!(status(pending.slot.wait(LONG)), Status::Internal);
+    assert_eq!(status(answered.wait_for(LONG)), Status::Connection);
+    assert_eq!(status(pending.slot.wait_for(LONG)), Status::Internal);
     expect_failed(&failing);
     expect_sound(&other);
 }

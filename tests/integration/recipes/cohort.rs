@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Acquiring, Client, Lock, LockState, Owner, Status, WaitsFor};
+use zklock::{Client, Hold, Lock, LockState, Operation, Owner, Status, WaitsFor};
 use zklock_test_support::{Proxy, Verdict, ZooKeeper, wait_until};
 
 use crate::common::{
@@ -26,7 +26,7 @@ fn task(number: u64) -> Owner {
 }
 
 /// Starts acquires of several tasks, one after the other.
-fn wait_as(lock: &Lock, tasks: std::ops::Range<u64>) -> Vec<(Owner, Acquiring)> {
+fn wait_as(lock: &Lock, tasks: std::ops::Range<u64>) -> Vec<(Owner, Operation<Hold>)> {
     let start = |number| (task(number), lock.start_acquire(task(number), Some(TEST_TIMEOUT)).unwrap());
     tasks.map(start).collect()
 }

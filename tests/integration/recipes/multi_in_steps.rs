@@ -4,12 +4,11 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use zklock::{Acquiring, Client, Lock, LockState, Owner, Status};
+use zklock::{Client, Hold, Lock, LockState, Operation, Owner, Status};
 use zklock_test_support::{Direction, Proxy, RawClient, Verdict, ZooKeeper, wait_until};
 
 use crate::common::{OwnerCalls as _, TEST_TIMEOUT, client, client_with, path, queue, raw, status, wait_for_queue};
 
-const NO_WAIT: Duration = Duration::ZERO;
 const SECOND: Duration = Duration::from_secs(1);
 const TASK: Owner = Owner::task(7);
 const RIVAL: Owner = Owner::task(8);
@@ -40,7 +39,7 @@ impl TwoStepLock {
     }
 
     /// Starts to acquire the multi-lock. Returns when it holds the first lock and the rival waits behind it.
-    fn acquire_first_step(&self, timeout: Option<Duration>) -> (Acquiring, Acquiring) {
+    fn acquire_first_step(&self, timeout: Option<Duration>) -> (Operation<Hold>, Operation<Hold>) {
         let acquiring = self.multi.start_acquire(TASK, timeout).unwrap();
         wait_until(TEST_TIMEOUT, || self.locks[0].is_held_as(TASK).unwrap());
         let rival = self.rivals[0].start_acquire(RIVAL, None).unwrap();
@@ -64,13 +63,12 @@ impl TwoStepLock {
 
     /// The rival holds the first lock. The multi-lock waits for it, even though the second lock is free. Then it gets
     /// both.
-    fn assert_reacquired(&self, acquiring: &Acquiring, rival: &Acquiring) {
+    fn assert_reacquired(&self, acquiring: &Operation<Hold>, rival: &Operation<Hold>) {
         rival.wait_for(TEST_TIMEOUT).unwrap().unwrap().leave_to_owner();
         self.rivals[1].release().unwrap();
         let mut raw = raw(self.server);
-        wait_until(TEST_TIMEOUT, || acquiring.look_for(NO_WAIT).is_some() || self.first_queue(&mut raw).len() == 2);
-        let end = acquiring.look_for(NO_WAIT);
-        assert!(end.is_none(), "the acquire ended with {end:?}, but another client holds the first lock");
+        wait_until(TEST_TIMEOUT, || acquiring.is_over() || self.first_queue(&mut raw).len() == 2);
+        assert!(!acquiring.is_over(), "the acquire has ended, but another client holds the first lock");
         assert!(self.rivals[0].is_held_as(RIVAL).unwrap());
         self.rivals[0].release_as(RIVAL).unwrap();
         acquiring.wait_for(TEST_TIMEOUT).unwrap().unwrap().leave_to_owner();
@@ -209,9 +207,9 @@ fn uncertain_member_delays_success() {
     scene.rivals[1].release().unwrap();
     limited.rivals[1].release().unwrap();
     wait_until(TEST_TIMEOUT, || scene.locks[1].is_held_as(TASK).unwrap());
-    assert!(acquiring.look_for(NO_WAIT).is_none(), "the acquire has succeeded with a part that is not safe");
+    assert!(!acquiring.is_over(), "the acquire has succeeded with a part that is not safe");
     assert_eq!(status(in_time.wait_for(TEST_TIMEOUT).unwrap()), Status::Connection);
-    assert!(acquiring.look_for(NO_WAIT).is_none());
+    assert!(!acquiring.is_over());
     proxy.unhook();
     acquiring.wait_for(TEST_TIMEOUT).unwrap().unwrap().leave_to_owner();
     assert_eq!(scene.locks[0].node_paths_of(TASK).unwrap(), node, "the place is kept");

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Acquiring, Client, Config, Lock, LockState, Owner, Waiting, WaitsFor};
+use zklock::{Client, Config, Hold, Lock, LockState, Operation, Owner, Waiting, WaitsFor};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
 
 use crate::common::{OwnerCalls as _, TEST_TIMEOUT, client, path};
@@ -147,7 +147,7 @@ fn multi_lock_waiting_reports_its_current_step() {
     theirs[1].acquire(None).unwrap();
     theirs[2].acquire(None).unwrap();
     let all = Lock::multi(&[&ours[0], &ours[1], &ours[2]]).unwrap();
-    let acquiring: Acquiring = all.start_acquire(ME, Some(TEST_TIMEOUT)).unwrap();
+    let acquiring: Operation<Hold> = all.start_acquire(ME, Some(TEST_TIMEOUT)).unwrap();
     let seen = waits_for(WaitsFor::Node, || all.waiting());
     assert_eq!(seen.ahead.as_ref(), theirs[1].node_paths().unwrap().first());
     assert!(seen.node_path.unwrap().starts_with(&paths[1]), "its node there");

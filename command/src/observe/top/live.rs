@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &TopArguments, settings: &Settings, scope: Scope) -
         let _ = client.close();
     } else {
         // The end of the process does not wait for servers that do not answer.
-        let _ = client.close_in_background(|_| {});
+        let _ = client.start_close();
     }
     result
 }

@@ -1,4 +1,4 @@
-//! Loom models of an acquire operation. Each model lets some of these events happen at the same time:
+//! Loom models of an acquire. Each model lets some of these events happen at the same time:
 //! - The answer arrives.
 //! - The deadline passes.
 //! - A thread cancels or abandons the operation.
@@ -43,7 +43,7 @@ fn acquire_proceeds_without_waiter() {
         // The thread of server 1 may have ended before the second step sent its request, so the test runs server 1 a
         // second time.
         scenario.serve(1);
-        scenario.operation.wait_for(Duration::ZERO, true).unwrap()
+        scenario.acquire.wait_for(Duration::ZERO).unwrap()
     });
 }
 
@@ -81,7 +81,7 @@ fn failed_second_step_releases_first() {
 #[test]
 fn cancel_races_with_next_step() {
     check(&[Status::Canceled.name()], 2, AcquireLimit::Unlimited, |scenario| {
-        let canceler = scenario.spawn(|scenario| scenario.operation.cancel().unwrap());
+        let canceler = scenario.spawn(|scenario| scenario.acquire.cancel().unwrap());
         scenario.serve(0);
         canceler.join().unwrap();
         scenario.wait()
@@ -93,7 +93,7 @@ fn cancel_of_all_waits_races_with_next_step() {
     check(&[Status::Canceled.name()], 2, AcquireLimit::Unlimited, |scenario| {
         let canceler = scenario.spawn(|scenario| {
             scenario.notices.cancel();
-            for (shell, step) in scenario.shells.iter().zip(&*scenario.operation.targets) {
+            for (shell, step) in scenario.shells.iter().zip(&*scenario.acquire.targets) {
                 shell.update_engine(|engine, now| engine.cancel_waits(now, step.id)).unwrap();
             }
         });
@@ -108,7 +108,7 @@ fn close_of_lock_races_with_next_step() {
     check(&[Status::Closed.name()], 2, AcquireLimit::Unlimited, |scenario| {
         let closer = scenario.spawn(|scenario| {
             scenario.notices.close();
-            scenario.operation.targets.iter().for_each(LockTarget::close_waits);
+            scenario.acquire.targets.iter().for_each(LockTarget::close_waits);
         });
         scenario.serve(0);
         closer.join().unwrap();
@@ -127,24 +127,32 @@ fn close_of_client_races_with_answer() {
 }
 
 #[test]
-fn abandon_releases_and_wakes_waiter() {
+fn abandon_releases() {
     check(&[Status::Closed.name()], 1, AcquireLimit::Unlimited, |scenario| {
         let server = scenario.spawn_server(0);
-        let looker = scenario.spawn(|scenario| scenario.operation.wait_for(Duration::MAX, false).unwrap());
-        scenario.operation.abandon();
-        let owner = scenario.operation.owner().unwrap();
-        assert!(!scenario.operation.targets[0].is_safe(owner), "the hold is visible after the call");
+        let looker = scenario.spawn(|scenario| scenario.acquire.is_over());
+        scenario.acquire.abandon();
+        let owner = scenario.acquire.owner().unwrap();
+        assert!(!scenario.acquire.targets[0].is_safe(owner), "the hold is visible after the call");
         server.join().unwrap();
-        let seen = looker.join().unwrap();
-        assert!(seen.is_ok() || seen.unwrap_err().status() == Status::Closed);
+        looker.join().unwrap();
         scenario.wait()
+    });
+}
+
+#[test]
+fn abandon_wakes_waiter() {
+    check(&[Status::Closed.name()], 1, AcquireLimit::Unlimited, |scenario| {
+        let waiter = scenario.spawn(|scenario| scenario.wait());
+        scenario.acquire.abandon();
+        waiter.join().unwrap()
     });
 }
 
 #[test]
 fn abandon_races_with_next_step() {
     check(&[Status::Closed.name()], 2, AcquireLimit::Unlimited, |scenario| {
-        let abandoner = scenario.spawn(|scenario| scenario.operation.abandon());
+        let abandoner = scenario.spawn(|scenario| scenario.acquire.abandon());
         scenario.serve(0);
         scenario.serve(1);
         abandoner.join().unwrap();
@@ -161,7 +169,7 @@ fn release_of_member_races_with_answer_of_next_step() {
         let scenario = Arc::new(Scenario::new(2, AcquireLimit::Unlimited));
         scenario.serve(0);
         let releaser = scenario.spawn(|scenario| {
-            let (id, owner) = (scenario.operation.targets[0].id, scenario.operation.owner().unwrap());
+            let (id, owner) = (scenario.acquire.targets[0].id, scenario.acquire.owner().unwrap());
             let release = |engine: &mut Engine, now| {
                 engine.release(now, id, owner, false);
             };
@@ -172,8 +180,8 @@ fn release_of_member_races_with_answer_of_next_step() {
         for at in [0, 1, 0, 1] {
             scenario.serve(at);
         }
-        scenario.operation.wait_for(Duration::ZERO, true).unwrap().unwrap();
-        let is_safe = scenario.operation.targets[0].is_safe(scenario.operation.owner().unwrap());
+        scenario.acquire.wait_for(Duration::ZERO).unwrap().unwrap();
+        let is_safe = scenario.acquire.targets[0].is_safe(scenario.acquire.owner().unwrap());
         assert_eq!(scenario.servers[0].lock().unwrap().is_empty(), !is_safe);
         assert!(!scenario.servers[1].lock().unwrap().is_empty());
     });
@@ -185,7 +193,7 @@ fn abandon_keeps_success_that_was_reported() {
         let server = scenario.spawn_server(0);
         let keeper = scenario.spawn(|scenario| scenario.wait());
         server.join().unwrap();
-        scenario.operation.abandon();
+        scenario.acquire.abandon();
         keeper.join().unwrap()
     });
 }
@@ -206,8 +214,8 @@ fn hooks_run_once() {
     check(&["OK", Status::Closed.name()], 1, AcquireLimit::Unlimited, |scenario| {
         let hook = scenario.hook();
         let server = scenario.spawn_server(0);
-        let keeper = scenario.spawn(|scenario| scenario.operation.wait_for(Duration::ZERO, true));
-        scenario.operation.abandon();
+        let keeper = scenario.spawn(|scenario| scenario.acquire.wait_for(Duration::ZERO));
+        scenario.acquire.abandon();
         server.join().unwrap();
         assert_eq!(hook.load(Ordering::SeqCst), 1);
         match keeper.join().unwrap() {
@@ -226,7 +234,7 @@ struct Scenario {
     shells: Vec<Arc<Shell>>,
     servers: Vec<Mutex<Server>>,
     notices: Arc<Cancellation>,
-    operation: Arc<Operation>,
+    acquire: Arc<Acquire>,
 }
 
 /// Runs `scene` once for each possible order of its events. The operation must end only in the expected ways, and each
@@ -270,13 +278,13 @@ impl Scenario {
         let deadline = if let AcquireLimit::Until(deadline) = acquire_limit { Some(deadline) } else { None };
         let timeout = Timeout { start: now(), acquire_limit, deadline };
         let owner = Owner::current_thread();
-        let operation = Operation::start(&targets, Goal::Lock(owner), timeout, &notices, Span::none()).unwrap();
+        let acquire = Acquire::start(&targets, Goal::Lock(owner), timeout, &notices, Span::none()).unwrap();
         let servers = (0..steps).map(|_| Mutex::default()).collect();
-        Self { shells, servers, notices, operation }
+        Self { shells, servers, notices, acquire }
     }
 
     fn wait(&self) -> Result<()> {
-        self.operation.wait_for(Duration::MAX, true).unwrap()
+        self.acquire.wait_for(Duration::MAX).unwrap()
     }
 
     /// Lets one server answer the requests that it has received.
@@ -299,7 +307,7 @@ impl Scenario {
     fn hook(&self) -> Arc<AtomicUsize> {
         let count = Arc::new(AtomicUsize::new(0));
         let hook = Arc::clone(&count);
-        self.operation
+        self.acquire
             .on_done(Box::new(move || {
                 hook.fetch_add(1, Ordering::SeqCst);
             }))
