@@ -127,6 +127,9 @@ class LoopBridge:
     def _completion_of(self, op: _Op[T]) -> asyncio.Future[None]:
         completion: asyncio.Future[None] = self._loop.create_future()
         self._completions[op.key] = completion
+        if op.is_over:
+            # The queue may never return the key of this call.
+            completion.set_result(None)
         # If the client is closed, the loop no longer watches the descriptor. A multi-lock of a closed client may still
         # wait for member locks of open clients, so watch the descriptor again.
         self._reader.register()
