@@ -3,7 +3,6 @@
 package zklock
 
 /*
-#cgo pkg-config: zklock
 #include <stdlib.h>
 #include <zklock.h>
 */

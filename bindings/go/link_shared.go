@@ -1,0 +1,6 @@
+//go:build cgo && linux && !zklock_static
+
+package zklock
+
+// #cgo pkg-config: zklock
+import "C"
