@@ -1,7 +1,10 @@
-"""The reference pages of the site, made from the comments of the headers and the docstrings of the Python package."""
+"""The reference pages of the site, from the comments of the headers and of the Go package, and from the docstrings of
+the Python package."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import reference_c
@@ -27,5 +30,14 @@ def pages() -> dict[Path, str]:
         ),
         "cpp.md": reference_cpp.page(),
         "python.md": reference_python.page(),
+        "go.md": go_page(),
     }
     return {DOCS / "reference" / name: text for name, text in texts.items()}
+
+
+def go_page() -> str:
+    """Return the page of the Go package. Only Go can read the package, and the site does not need Go."""
+    if shutil.which("go") is None:
+        return "# Go reference\n\nThis site was built without Go. `go doc -all zklock` describes every function.\n"
+    command = ["go", "run", str(ROOT / "scripts/reference_go.go"), str(ROOT / "bindings/go")]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
