@@ -14,6 +14,7 @@ BESIDE = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "bindings/go/README.md",
     "examples/README.md",
     "python/README.md",

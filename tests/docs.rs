@@ -413,6 +413,7 @@ fn numbers_of_the_code() -> Vec<Quoted> {
     let pause = limit("longest_pause_after_deadlocks");
     let servers_listed = constant("core/src/session/mod.rs", "MAX_SERVERS_LISTED");
     let sessions = in_words(setting("tests/chaos/src/run.rs", "session_timeout: Duration::from_secs("));
+    let requests = |peer| benchmark("### W3: 64 waiters, one path, server `nofsync`\n", peer, "requests").round();
     vec![
         quoted("docs/guarantees.md", "schedules a second, and ", " deliberate bugs", deliberate_bugs()),
         quoted("docs/guarantees.md", "the library queues up to ", " unread changes", &waiting_events),
@@ -493,6 +494,9 @@ fn numbers_of_the_code() -> Vec<Quoted> {
         quoted("docs/chaos.md", "make chaos                        # ", " minutes", minutes),
         quoted("docs/chaos.md", "Three servers (ZooKeeper 3.9.4, tick ", " ms)", tick),
         quoted("docs/chaos.md", "and uses a session timeout of ", " seconds", sessions),
+        quoted("README.md", "and its release cost ", " requests", requests("zklock-c")),
+        quoted("README.md", "Curator needs ", " requests", requests("curator")),
+        quoted("README.md", "and kazoo needs ", ".", requests("kazoo")),
         quoted("README.md", "`make sim` runs ", " schedules", thousands(setting("Makefile", "\nSEEDS ?= "))),
     ]
 }
