@@ -199,11 +199,9 @@ check: setup-checks language ## check the language, the formatting, the lints, t
 	@echo "check: the headers match the crates"
 	@$(CARGO_TEST) $(HEADERS)
 
-language: setup-checks ## check the spelling, and refuse old names and sentences that are hard to read (seconds)
+language: setup-checks ## check the spelling (seconds)
 	@echo "language: spelling"
 	@$(VENV)/bin/typos
-	@echo "language: old names of the glossary, and sentences"
-	@$(PYTHON) scripts/language.py
 
 # The number of times that loom may preempt a thread. Two preemptions find all planted errors; each further one takes five times as long.
 PREEMPTIONS ?= 3
