@@ -32,7 +32,7 @@ PYRIGHT := PYTHONPATH=python PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyrigh
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build install uninstall dist wheels deb static cinstall-check demo test shake verify sim mutants chaos faults bench bench-against fuzz tls-providers interop kazoo-suite models asan check language deny header surface stubs docs clean setup-verify setup-checks test-build test-tools test-support test-sim test-install test-wheels test-static test-deb test-empty-system test-pages test-go test-bench test-chaos test-fuzz
+.PHONY: help tools setup build install uninstall dist wheels deb static cinstall-check demo test shake verify sim mutants chaos faults bench bench-against fuzz tls-providers interop kazoo-suite models asan check language deny header surface stubs docs clean setup-verify setup-checks test-build test-tools test-support test-sim test-install test-wheels test-static test-deb test-empty-system test-pages test-go test-workflows test-bench test-chaos test-fuzz
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -124,7 +124,7 @@ shake: test-build ## run the tests N=5 times under the conditions of other machi
 verify: export TEST_ZKLOCK_EXACT_LIMITS = 1
 verify: export TEST_PROGRAMS = 1
 verify: export RUST_THREADS = 4
-verify: setup-verify test check deny models test-support test-tools test-sim build test-install test-wheels test-static test-deb test-empty-system test-pages test-go docs test-bench test-chaos test-fuzz asan tls-providers ## run all tests and checks, as before a release (an hour)
+verify: setup-verify test check deny models test-support test-tools test-sim build test-install test-wheels test-static test-deb test-empty-system test-pages test-go test-workflows docs test-bench test-chaos test-fuzz asan tls-providers ## run all tests and checks, as before a release (an hour)
 
 SEEDS ?= 100000
 sim: ## run 100,000 simulated schedules (SEEDS=n), or print the events of one (SEED=n)
@@ -259,6 +259,12 @@ HAS_GO := go version 2>/dev/null | grep -qE 'go1\.(2[1-9]|[3-9][0-9])'
 test-go: ## test the Go package, if Go 1.21 or later is installed
 	@$(HAS_GO) || echo "test: the Go package is skipped, because Go 1.21 or later is missing"
 	@! $(HAS_GO) || { echo "test: the Go package, on real servers, with the race detector"; $(DEBUG_BUILD) && scripts/go-test; }
+
+# The version is that of the tests, so that a newer one does not fail unchanged files.
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+test-workflows:
+	@$(HAS_GO) || echo "test: the workflow files are not checked, because Go 1.21 or later is missing"
+	@! $(HAS_GO) || { echo "test: the workflow files"; go run $(ACTIONLINT) -no-color .github/workflows/*.yml; }
 
 # The simulation and the models spend their time in the library, so they need optimization.
 test-sim:
