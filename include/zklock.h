@@ -39,10 +39,13 @@
  *            | zkl_op               | yes               | every thread that has the handle           |
  *            | zkl_listener         | yes               | every thread that has the handle           |
  *            | zkl_completion_queue | yes               | every thread that has the handle           |
+ *            | zkl_run              | yes               | every thread that has the handle           |
  *            | the hold of a thread | no                | the thread that acquired it (zkl_acquire)  |
  *            | the last error       | no                | the thread that made the call              |
  *            | zkl_participant      | no                | the callback, until it returns; or the     |
  *            |                      |                   | operation (zkl_op_participant)             |
+ *            | zkl_past_run         | no                | the callback, until it returns; or the     |
+ *            |                      |                   | operation (zkl_op_past_run)                |
  *            | zkl_wait             | no                | the callback, until it returns             |
  *
  *            When a thread ends, the library does not release its holds. A thread must therefore release its locks before it
@@ -82,8 +85,8 @@
  *            | zkl_version_number                     | the version as a number                                         |
  *
  *            The compiler warns if a program ignores the result of one of these functions: zkl_op_hold, zkl_op_client,
- *            zkl_op_semaphore, an acquire function, or a *_new, *_start or *_listen function (ZKL_NODISCARD). To turn off
- *            these warnings, define ZKL_NODISCARD as an empty macro before including this header.
+ *            zkl_op_semaphore, zkl_op_run, zkl_hold_begin_run, an acquire function, or a *_new, *_start or *_listen function
+ *            (ZKL_NODISCARD). To turn off these warnings, define ZKL_NODISCARD as an empty macro before including this header.
  * Errors     The function zkl_last_error_message() explains the last failed call on the calling thread. A thread's error
  *            message stays the same until another call on that thread fails. Successful calls and *_free functions do not
  *            change the message. After a call to the library, the value of errno is unspecified.
@@ -130,8 +133,8 @@
  *            A callback must return normally. A callback must not throw an exception, and must not call longjmp or
  *            pthread_exit.
  *
- *            Callbacks for participants and pending acquires (zkl_participants, zkl_waiting) run on the calling thread, during
- *            the call. Such a callback may call any function, and may wait for other participants.
+ *            Callbacks for participants, pending acquires and past runs (zkl_participants, zkl_waiting, zkl_past_runs) run on
+ *            the calling thread, during the call. Such a callback may call any function, and may wait for other participants.
  * Fork       In a child of fork(), a call with a handle from the parent fails with ZKL_E_FORKED. In the child, freeing one of
  *            the parent's handles does nothing. After a fork, the parent keeps its session and its locks. The child of fork()
  *            may make its own client. On Linux 4.14 and later, calls with the parent's handles also fail in a child that was
@@ -1253,6 +1256,148 @@ zkl_status zkl_shared_count_get(zkl_client *client, const char *count_path, int3
  */
 zkl_status zkl_shared_count_set(zkl_client *client, const char *count_path, int32_t value);
 
+/* ==== Runs ====
+ *
+ * A job that many programs start, and that one of them runs in each period.
+ */
+
+/** A flag of zkl_hold_begin_run: the call also begins the run if the last run in this period failed or was interrupted. */
+#define ZKL_ONCE_RETRY_FAILED 1
+
+/** The run has not ended, or it was interrupted: its process died, lost the lock, or freed the run. */
+#define ZKL_RUN_RUNNING 0
+
+/** The job succeeded. */
+#define ZKL_RUN_SUCCEEDED 1
+
+/** The job failed. */
+#define ZKL_RUN_FAILED 2
+
+/**
+ * A run of a job that has begun (zkl_hold_begin_run). Any thread that has the handle may use the run. While the handle exists, a
+ * hold that the program has not released does not end.
+ */
+typedef struct zkl_run zkl_run;
+
+/**
+ * One run of a job, as the record of runs contains it. The struct and the memory that it points to belong to the library. A
+ * struct that a callback receives is valid until the callback returns. A struct that the program gets from zkl_op_past_run is
+ * valid until the program frees the operation. Times are milliseconds since 1970-01-01 00:00 UTC.
+ */
+typedef struct zkl_past_run {
+    /**
+     * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
+     * field, the program must check that size includes the field.
+     */
+    uint32_t size;
+    /** How the run ended: a ZKL_RUN_*. */
+    int32_t result;
+    /** The beginning of the period. */
+    int64_t period_ms;
+    /** The beginning of the run, according to the clock of the host that ran it. */
+    int64_t started_ms;
+    /** The end of the run; -1 if no end is recorded. */
+    int64_t ended_ms;
+    /** The fencing token of the hold. */
+    int64_t token;
+    /** The process that ran the job, in the form user@host:pid. */
+    const char *owner;
+    /** How the job failed; NULL unless the result is ZKL_RUN_FAILED. */
+    const char *failure;
+    /**
+     * The first node of the hold, without the client's chroot; NULL if it is not known. The node exists only while the run holds
+     * its lock.
+     */
+    const char *node_path;
+} zkl_past_run;
+
+/**
+ * A callback that receives each past run. The callback must return normally. A callback must not throw an exception or call
+ * longjmp.
+ */
+typedef void (*zkl_past_runs_cb)(void *user, const zkl_past_run *run);
+
+/**
+ * Begins a run of the job of this lock, unless the job has already run in this period. Many programs can start a job, and one of
+ * them then runs it in each period. The record of runs is the data of the node PATH-runs, which the command
+ * `zklock run --once-per` also uses. For a multi-lock, PATH is the path of its first member lock. The servers write the record
+ * only while the hold exists.
+ *
+ * The parameter `period` is minute, hour, day, week, month, @hourly, @daily, @midnight, @weekly, @monthly, or a time in whole
+ * seconds such as 30m or 2h. The parameter `zone` is the time zone of hours, days, weeks and months, for example Europe/Berlin.
+ * NULL means the zone of this host. The parameter `flags` is 0 or ZKL_ONCE_RETRY_FAILED. All programs that start the job must use
+ * the same period, the same zone and the same kind of lock.
+ *
+ * If `*run_out` is not NULL, the program runs its job, and then ends the run with zkl_run_finish, before it releases the hold. If
+ * `*run_out` is NULL, the job has already run in this period, or in a later period according to the clock of another host. The
+ * first run that zkl_past_runs shows is then this run. A run that began under this hold counts as running until it ends.
+ *
+ * Returns: ZKL_OK, even if the job has already run. On failure:
+ * - ZKL_E_INVALID if several participants can hold the lock at the same time, for example a read lock or a semaphore with
+ *   several leases. Also ZKL_E_INVALID if an argument is not valid, if the node of the record contains other data, or if the
+ *   variable TZ contains an unknown time zone.
+ * - ZKL_E_LOST if the hold was lost.
+ * - ZKL_E_NOT_OWNER if the program has already released the hold through the lock (zkl_release).
+ * - ZKL_E_FOREIGN if the last run still holds its lock. It then used another kind of lock on this path.
+ * - ZKL_E_CONNECTION if no server answered. If the message says so, the run may be in the record and count as interrupted.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER,
+ *   ZKL_E_INTERNAL.
+ *
+ * Blocks for at most three times the session timeout, or longer if other programs change the record at the same time. Any thread
+ * may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_hold_begin_run(zkl_hold *hold, const char *period, const char *zone, uint32_t flags, zkl_run **run_out);
+
+/**
+ * Ends a run, and frees the handle. The parameter `failure` is NULL if the job succeeded. Otherwise, it is a text for people that
+ * says how the job failed, of which the record contains at most the first 1,000 characters. If the call fails, the run may count
+ * as interrupted. The call frees a live handle of this process, whatever it returns, unless `failure` is not valid.
+ *
+ * Returns: ZKL_OK if a server has confirmed the record. On failure:
+ * - ZKL_E_LOST if the hold was lost before. The run then counts as interrupted, because another program may have run the job since.
+ * - ZKL_E_NOT_OWNER if the program has already released the hold.
+ * - ZKL_E_FOREIGN if another program has changed the record.
+ * - ZKL_E_CONNECTION if no server confirmed the record within three times the session timeout.
+ * - ZKL_E_HANDLE if `run` is not a live handle, for example NULL or the handle of a run that has ended.
+ * - ZKL_E_INVALID if `failure` is not valid.
+ * - Other failures: ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL.
+ *
+ * Blocks for at most three times the session timeout. Any thread may call this function.
+ */
+zkl_status zkl_run_finish(zkl_run *run, const char *failure);
+
+/**
+ * Removes a run from the record, because the job never started, and frees the handle. The job can then still run in this period. If
+ * the call fails, the run may count as interrupted. The call frees a live handle of this process, whatever it returns.
+ *
+ * Returns: the same statuses as zkl_run_finish.
+ * Blocks for at most twice the session timeout. Any thread may call this function.
+ */
+zkl_status zkl_run_take_back(zkl_run *run);
+
+/**
+ * Frees a run that the program does not end. The run then counts as interrupted, as after the death of the process. The parameter
+ * `run` may be NULL. In a forked child, the call does nothing.
+ *
+ * Returns nothing. If `run` is not a live handle, the call has no effect. The last error message does not change.
+ * Does not block. Any thread may call this function.
+ */
+void zkl_run_free(zkl_run *run);
+
+/**
+ * Reads the last runs of the job of a lock. The function calls `cb` once for each run, from the newest to the oldest, and passes
+ * `user` to `cb`. The record contains at most ten runs. The callback may call any function of zklock.
+ *
+ * Returns: ZKL_OK, even if the job has never run. If the function fails, it does not call `cb`. On failure:
+ * - ZKL_E_INVALID if an argument is not valid, or if the node of the record contains other data.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED,
+ *   ZKL_E_SERVER, ZKL_E_INTERNAL.
+ *
+ * Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
+ * `cb` on the calling thread.
+ */
+zkl_status zkl_past_runs(zkl_client *client, const char *path, zkl_past_runs_cb cb, void *user);
+
 /* ==== Participants and waits ====
  *
  * Queries for tools and messages: the participants of a lock, and what a call waits for.
@@ -1432,7 +1577,7 @@ typedef struct zkl_completion_queue zkl_completion_queue;
  * An operation that a *_start function starts: an acquire or another call. An operation continues even if no thread waits for
  * it. An acquire ends within its timeout. Any other operation takes at most as long as the blocking form of the call. The
  * function zkl_op_result returns the status of every operation. The other results of an operation come from zkl_op_hold,
- * zkl_op_value, zkl_op_participant, zkl_op_client and zkl_op_semaphore.
+ * zkl_op_value, zkl_op_participant, zkl_op_client, zkl_op_semaphore, zkl_op_run and zkl_op_past_run.
  */
 typedef struct zkl_op zkl_op;
 
@@ -1535,11 +1680,11 @@ zkl_status zkl_op_wait(zkl_op *op, int64_t timeout_ms);
 zkl_status zkl_check_may_wait(void);
 
 /**
- * Cancels an operation that acquires, connects, or waits for a loss. A canceled operation ends with ZKL_E_CANCELED,
- * and the library deletes the node of a canceled acquire. The message of a canceled connect says why the client is not
- * connected yet (zkl_op_message). An operation that is about to succeed may still end with ZKL_OK. If the operation
- * has already ended, its result does not change. The call has no effect on any other operation, for example releasing
- * a lock, querying a lock, or closing a client.
+ * Cancels an operation that acquires, connects, waits for a loss, or begins a run. A canceled operation ends with
+ * ZKL_E_CANCELED. The library deletes the node of a canceled acquire, and removes a canceled run from the record. The message of
+ * a canceled connect says why the client is not connected yet (zkl_op_message). An operation that is about to succeed may still
+ * end with ZKL_OK. If the operation has already ended, its result does not change. The call has no effect on any other
+ * operation, for example releasing a lock, querying a lock, or closing a client.
  *
  * Returns: ZKL_OK, even if the call has no effect; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function, but a signal handler must not.
@@ -1563,8 +1708,8 @@ ZKL_NODISCARD zkl_status zkl_op_hold(zkl_op *op, zkl_hold **hold_out);
 /**
  * Gets the number that an operation found. For zkl_shared_count_get_start, the number is the value of the shared count. For
  * zkl_fence_check_start, the number is 1 if the hold still exists, and 0 otherwise. For zkl_participants_start,
- * zkl_queue_start and zkl_semaphore_participants_start, the number is the number of participants. The program may call the
- * function any number of times.
+ * zkl_queue_start and zkl_semaphore_participants_start, the number is the number of participants. For zkl_past_runs_start, the
+ * number is the number of past runs. The program may call the function any number of times.
  *
  * Returns: ZKL_OK, with the number in `*value_out`. On failure:
  * - ZKL_E_PENDING while the operation is still running.
@@ -1593,6 +1738,25 @@ zkl_status zkl_op_value(const zkl_op *op, int64_t *value_out);
 zkl_status zkl_op_participant(const zkl_op *op, size_t index, const zkl_participant **participant_out);
 
 /**
+ * Gets a past run that an operation has read (zkl_past_runs_start). The parameter `index` selects the run. The newest run has the
+ * index 0. The function zkl_op_value gets the number of runs. The struct belongs to the library, and is valid until the operation
+ * is freed.
+ *
+ * Returns: ZKL_OK, with the run in `*run_out`. On failure: the same statuses as zkl_op_participant.
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_op_past_run(const zkl_op *op, size_t index, const zkl_past_run **run_out);
+
+/**
+ * Takes the run from a zkl_hold_begin_run_start operation that has ended with ZKL_OK. If `*run_out` is not NULL, the caller must end
+ * the run with zkl_run_finish. If `*run_out` is NULL, the job has already run in this period. The program can take the run once.
+ *
+ * Returns: the same statuses as zkl_op_client.
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_op_run(zkl_op *op, zkl_run **run_out);
+
+/**
  * Takes the client from a zkl_client_start operation that has ended with ZKL_OK. The caller must free the client,
  * `*client_out`, with zkl_client_free.
  *
@@ -1617,12 +1781,13 @@ ZKL_NODISCARD zkl_status zkl_op_client(zkl_op *op, zkl_client **client_out);
 ZKL_NODISCARD zkl_status zkl_op_semaphore(zkl_op *op, zkl_semaphore **semaphore_out);
 
 /**
- * Frees an operation. If an acquire, a connect or a wait for a loss is still running, the call cancels it. Any other
- * operation, for example a release, runs to completion. Calls of zkl_op_wait that wait for the operation fail with
+ * Frees an operation. If an acquire, a connect, a wait for a loss or the beginning of a run is still running, the call cancels
+ * it. Any other operation, for example a release, runs to completion. Calls of zkl_op_wait that wait for the operation fail with
  * ZKL_E_CLOSED. The parameter `op` may be NULL. In a forked child, the call does nothing.
  *
  * If the program frees the operation before it has taken the operation's client (zkl_op_client), the library closes the
- * client in the background. The library then calls no further callbacks of this client.
+ * client in the background. The library then calls no further callbacks of this client. If the program has not taken a run that
+ * has begun (zkl_op_run), the library removes the run from the record in the background.
  *
  * A successful acquire operation owns its hold until the program takes the hold with zkl_op_hold. If the program frees the
  * operation before, the library releases the hold without waiting for the server. There is one exception: if the owner is
@@ -1850,6 +2015,51 @@ ZKL_NODISCARD zkl_status zkl_semaphore_new_counted_start(zkl_client *client, con
  * Does not block. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_hold_wait_lost_start(zkl_hold *hold, zkl_op **op_out);
+
+/**
+ * Starts to begin a run of a job. After the operation has ended with ZKL_OK, zkl_op_run gets the run, or NULL if the job has
+ * already run. If the program cancels or frees the operation before it has taken the run, the library removes the run from the
+ * record in the background. If the program releases the hold before the removal, the run counts as interrupted. All other rules
+ * of zkl_hold_begin_run also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ *
+ * Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_hold_begin_run. On
+ * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_LOST, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_hold_begin_run_start(zkl_hold *hold, const char *period, const char *zone, uint32_t flags, zkl_op **op_out);
+
+/**
+ * Starts to end a run, and frees the handle immediately. The operation ends when a server has confirmed the record. All other
+ * rules of zkl_run_finish also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If
+ * the program frees the operation early, the library still writes the record.
+ *
+ * Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_run_finish. On failure:
+ * ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_LOST, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call
+ * that fails with ZKL_E_INVALID does not free the handle.
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_run_finish_start(zkl_run *run, const char *failure, zkl_op **op_out);
+
+/**
+ * Starts to remove a run from the record, and frees the handle immediately. All other rules of zkl_run_take_back also apply to
+ * this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If the program frees the operation early,
+ * the library still removes the run.
+ *
+ * Returns: the same statuses as zkl_run_finish_start.
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_run_take_back_start(zkl_run *run, zkl_op **op_out);
+
+/**
+ * Starts to read the last runs of the job of a lock. The rules of zkl_past_runs apply, except that no callback receives the runs.
+ * After the operation has ended with ZKL_OK, zkl_op_value gets the number of runs, and zkl_op_past_run gets each run. The caller
+ * must free the new operation, `*op_out`, with zkl_op_free.
+ *
+ * Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_past_runs. On failure:
+ * ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block. The operation ends within the session timeout. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_past_runs_start(zkl_client *client, const char *path, zkl_op **op_out);
 
 /* ==== Events ====
  *

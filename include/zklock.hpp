@@ -232,6 +232,13 @@ enum class waits_for : std::int32_t {
     own_hold = ZKL_WAITS_FOR_OWN_HOLD,
 };
 
+/** How a run ended. A run that was interrupted stays in the state running. */
+enum class run_result : std::int32_t {
+    running = ZKL_RUN_RUNNING,
+    succeeded = ZKL_RUN_SUCCEEDED,
+    failed = ZKL_RUN_FAILED,
+};
+
 /** The subject of an event. An event is about the session of a client, or about a hold of a lock or of leases. */
 enum class event_kind : std::int32_t {
     client = ZKL_EVENT_CLIENT,
@@ -466,6 +473,25 @@ struct waiting {
     std::optional<std::chrono::milliseconds> left;
 };
 
+/** One run of a job, as the record of runs contains it. */
+struct past_run {
+    /** The beginning of the period. */
+    std::chrono::system_clock::time_point period;
+    /** The beginning of the run, according to the clock of the host that ran it. */
+    std::chrono::system_clock::time_point started;
+    /** The end of the run. The value is empty if no end is recorded. */
+    std::optional<std::chrono::system_clock::time_point> ended;
+    run_result result;
+    /** How the job failed. The text is empty unless the result is run_result::failed. */
+    std::string failure;
+    /** The process that ran the job, in the form user@host:pid. */
+    std::string owner;
+    /** The fencing token of the hold. */
+    std::int64_t token;
+    /** The first node of the hold. The text is empty if the node is not known. */
+    std::string node_path;
+};
+
 namespace detail {
 
 /**
@@ -506,6 +532,7 @@ using lock_handle = handle<zkl_lock, zkl_lock_free>;
 using semaphore_handle = handle<zkl_semaphore, zkl_semaphore_free>;
 using hold_handle = handle<zkl_hold, zkl_hold_release>;
 using operation_handle = handle<zkl_op, zkl_op_free>;
+using run_handle = handle<zkl_run, zkl_run_free>;
 
 /** Overwrites a text that may be a secret. A compiler could remove a plain loop, because nothing reads the text afterwards. */
 inline void erase(std::string &text) noexcept
@@ -680,6 +707,15 @@ private:
         if (raw.left_ms >= 0) left = std::chrono::milliseconds(raw.left_ms);
         return {static_cast<waits_for>(raw.waits_for), string(raw.node_path), string(raw.ahead), raw.session_id, raw.count,
                 std::chrono::milliseconds(raw.waited_ms), left};
+    }
+
+    static past_run made(const zkl_past_run &raw)
+    {
+        const auto time = [](std::int64_t ms) { return std::chrono::system_clock::time_point(std::chrono::milliseconds(ms)); };
+        std::optional<std::chrono::system_clock::time_point> ended;
+        if (raw.ended_ms >= 0) ended = time(raw.ended_ms);
+        return {time(raw.period_ms), time(raw.started_ms), ended, static_cast<run_result>(raw.result), string(raw.failure), string(raw.owner),
+                raw.token, string(raw.node_path)};
     }
 };
 
@@ -1373,6 +1409,22 @@ public:
     [[nodiscard]] operation start_shared_count_get(std::string_view path, error_out ec = {});
     [[nodiscard]] operation start_shared_count_set(std::string_view path, std::int32_t value, error_out ec = {});
 
+    /**
+     * Returns the last runs of the job of a lock, from the newest to the oldest. The record contains at most ten runs.
+     *
+     * Fails with status::invalid if the node of the record contains other data. Blocks for at most the session timeout.
+     */
+    template <class Run = past_run>
+    std::vector<Run> past_runs(std::string_view path, error_out ec = {})
+    {
+        const detail::c_string text("path", path, ec);
+        detail::collection<Run> found;
+        return found.take(zkl_past_runs(native_handle(), text.get(), found.template add<zkl_past_run>, &found), ec);
+    }
+
+    /** Starts past_runs() without waiting for the server. After the operation has ended, operation::past_runs() returns the runs. */
+    [[nodiscard]] operation start_past_runs(std::string_view path, error_out ec = {});
+
     /** Returns the current counters, histograms and gauges of this client. The header zklock.h describes the struct. Does not block. */
     zkl_metrics metrics(error_out ec = {}) const
     {
@@ -1426,6 +1478,57 @@ private:
 
     detail::client_handle handle_;
     detail::listening event_;
+};
+
+/**
+ * A run of a job that has begun (hold::begin_run()). The program ends the run with succeed(), fail() or take_back(), before it releases the hold. The
+ * destructor of a run that has not ended leaves it in the record, where it counts as interrupted. Any thread may use the object.
+ */
+class [[nodiscard]] run {
+public:
+    /** Creates an object without a run. */
+    run() noexcept = default;
+
+    /** Returns whether the object has a run. After the end of the run or a move, the object has no run. */
+    explicit operator bool() const noexcept { return native_handle() != nullptr; }
+
+    /**
+     * Records that the job succeeded. The object has no run after this call, even if the call fails. Fails with status::lost if the hold was lost:
+     * the run then counts as interrupted. The comment of zkl_run_finish lists further statuses. Blocks for at most three times the session timeout.
+     */
+    void succeed(error_out ec = {}) { check(zkl_run_finish(handle_.release(), nullptr), ec); }
+
+    /** Records that the job failed. The text says how, for people. All other rules of succeed() also apply. */
+    void fail(std::string_view how, error_out ec = {})
+    {
+        const detail::c_string text("failure", how, ec);
+        if (text.get() != nullptr) check(zkl_run_finish(handle_.release(), text.get()), ec);
+    }
+
+    /** Removes the run from the record, because the job never started. All other rules of succeed() also apply. */
+    void take_back(error_out ec = {}) { check(zkl_run_take_back(handle_.release()), ec); }
+
+    /** These functions start succeed(), fail() and take_back() without waiting for the server. */
+    [[nodiscard]] operation start_succeed(error_out ec = {});
+    [[nodiscard]] operation start_fail(std::string_view how, error_out ec = {});
+    [[nodiscard]] operation start_take_back(error_out ec = {});
+
+    using native_handle_type = zkl_run *;
+    native_handle_type native_handle() const noexcept { return handle_.get(); }
+
+private:
+    friend class hold;
+    friend class operation;
+
+    explicit run(zkl_run *handle) noexcept : handle_(handle) {}
+
+    template <class Run>
+    static std::optional<Run> if_any(Run got)
+    {
+        return got ? std::optional<Run>(std::move(got)) : std::nullopt;
+    }
+
+    detail::run_handle handle_;
 };
 
 /**
@@ -1611,6 +1714,32 @@ public:
     }
 #endif
 
+    /**
+     * Begins a run of the job of this lock, unless the job has already run in this period (zkl_hold_begin_run). Returns an empty value if the job has
+     * already run, and on failure. Without a zone, the periods are those of the time zone of this host. If retry_failed is true, a run that failed or
+     * was interrupted does not count.
+     *
+     * Fails with status::invalid if several participants can hold the lock at the same time, for example a read lock, or if an argument is not valid.
+     * Fails with status::lost if the hold was lost. The comment of zkl_hold_begin_run lists further statuses. Blocks for at most three times the
+     * session timeout.
+     */
+    template <class Run = run>
+    [[nodiscard]] std::optional<Run> begin_run(std::string_view period, std::string_view zone = {}, bool retry_failed = false, error_out ec = {})
+    {
+        zkl_run *begun = nullptr;
+        const auto begin = [&](const char *length, const char *name, std::uint32_t flags) {
+            return zkl_hold_begin_run(native_handle(), length, name, flags, &begun);
+        };
+        with_job(period, zone, retry_failed, ec, begin);
+        return run::if_any<Run>(Run(begun));
+    }
+
+    /**
+     * Starts begin_run() without waiting for the server. After the operation has ended, operation::take_run() returns the run. If the program cancels
+     * or destroys the operation before, the library removes the run from the record. Does not block.
+     */
+    [[nodiscard]] operation start_begin_run(std::string_view period, std::string_view zone = {}, bool retry_failed = false, error_out ec = {});
+
     using native_handle_type = zkl_hold *;
     native_handle_type native_handle() const noexcept { return handle_.get(); }
 
@@ -1626,6 +1755,15 @@ private:
     }
 
     hold(zkl_hold *handle, std::int32_t quantity) noexcept : handle_(handle), quantity_(quantity) {}
+
+    /** Calls a function that begins a run with the arguments of zkl_hold_begin_run. */
+    template <class Begin>
+    static void with_job(std::string_view period, std::string_view zone, bool retry_failed, error_out ec, Begin begin)
+    {
+        const detail::c_string length("period", period, ec), name("zone", zone, ec);
+        if (length.get() == nullptr || name.get() == nullptr) return;
+        check(begin(length.get(), zone.empty() ? nullptr : name.get(), retry_failed ? ZKL_ONCE_RETRY_FAILED : 0), ec);
+    }
 
     void listen(detail::target *to, error_out ec)
     {
@@ -1698,11 +1836,13 @@ private:
 /**
  * A pending call: an acquire of a lock or of leases, a release, a query, a wait for a loss, or the start or the end of a client. The operation
  * continues in the background, even if no thread waits for it. An acquire ends within its time limit, and the start of a client ends within the
- * connect timeout. A wait for a loss ends when the hold ends. All other operations end within the session timeout, and continue after the destructor.
+ * connect timeout. A wait for a loss ends when the hold ends. The beginning and the end of a run end within three times the session timeout. All other
+ * operations end within the session timeout, and continue after the destructor.
  *
- * If an acquire, a wait for a loss, or the start of a client is still pending, the destructor cancels it. If the acquire has succeeded, but the
- * program has not received the hold yet, the destructor releases the hold. The program receives the hold from take_hold(). A thread that
- * acquires a lock for itself (owner::this_thread) receives its hold also from result(), wait(), wait_for() or get(), and can then release the lock.
+ * If an acquire, a wait for a loss, the start of a client or the beginning of a run is still pending, the destructor cancels it. If the acquire has
+ * succeeded, but the program has not received the hold yet, the destructor releases the hold. The program receives the hold from take_hold(). A
+ * thread that acquires a lock for itself (owner::this_thread) receives its hold also from result(), wait(), wait_for() or get(), and can then release
+ * the lock. If the program has not received a run that has begun, the destructor removes the run from the record (take_run()).
  */
 class [[nodiscard]] operation {
 public:
@@ -1771,9 +1911,9 @@ public:
     void get(error_out ec = {}) const { check(zkl_op_wait(native_handle(), -1), ec); }
 
     /**
-     * Cancels an acquire, a wait for a loss, or the start of a client. The operation then ends with status::canceled. If the operation has already
-     * ended, the call has no effect. If the lock or the leases are granted at the same moment, the operation may still succeed. The call has no
-     * effect on other operations. Does not block.
+     * Cancels an acquire, a wait for a loss, the start of a client, or the beginning of a run. The operation then ends with status::canceled. If the
+     * operation has already ended, the call has no effect. If the operation is about to succeed at the same moment, it may still succeed. The call
+     * has no effect on other operations. Does not block.
      */
     void cancel(error_out ec = {}) { check(zkl_op_cancel(native_handle()), ec); }
 
@@ -1823,6 +1963,25 @@ public:
     [[nodiscard]] semaphore take_semaphore(error_out ec = {});
 
     /**
+     * Returns the run from an operation that hold::start_begin_run() started. Returns an empty value if the job has already run, and on failure. The
+     * program can take the run only once. Fails with the same statuses as value(). Does not block.
+     */
+    template <class Run = run>
+    [[nodiscard]] std::optional<Run> take_run(error_out ec = {})
+    {
+        zkl_run *taken = nullptr;
+        check(zkl_op_run(native_handle(), &taken), ec);
+        return run::if_any<Run>(Run(taken));
+    }
+
+    /** Returns the runs that client::start_past_runs() has read. Fails with the same statuses as participants(). Does not block. */
+    template <class Run = past_run>
+    [[nodiscard]] std::vector<Run> past_runs(error_out ec = {}) const
+    {
+        return list<Run, zkl_past_run>(zkl_op_past_run, ec);
+    }
+
+    /**
      * Returns the participants that the operation has found (lockable::start_participants(), lockable::start_queue(),
      * semaphore::start_participants()).
      *
@@ -1832,17 +1991,7 @@ public:
     template <class Participant = participant>
     [[nodiscard]] std::vector<Participant> participants(error_out ec = {}) const
     {
-        detail::collection<Participant> found;
-        std::int64_t count = 0;
-        const zkl_participant *first = nullptr;
-        // For any other operation, zkl_op_participant() fails, but zkl_op_value() may return an unrelated number.
-        zkl_status result = lists_participants_ ? zkl_op_value(native_handle(), &count) : zkl_op_participant(native_handle(), 0, &first);
-        for (std::int64_t index = 0; result == ZKL_OK && index < count; index++) {
-            const zkl_participant *each = nullptr;
-            result = zkl_op_participant(native_handle(), static_cast<std::size_t>(index), &each);
-            if (result == ZKL_OK) found.template add<zkl_participant>(&found, each);
-        }
-        return found.take(result, ec);
+        return list<Participant, zkl_participant>(zkl_op_participant, ec);
     }
 
     using native_handle_type = zkl_op *;
@@ -1852,16 +2001,34 @@ private:
     friend class client;
     friend class hold;
     friend class lockable;
+    friend class run;
     friend class semaphore;
 
     template <class Start>
-    static operation started(error_out ec, Start start, bool lists_participants = false)
+    static operation started(error_out ec, Start start, bool is_list = false)
     {
         zkl_op *op = nullptr;
         check(start(&op), ec);
         operation made(op);
-        made.lists_participants_ = lists_participants;
+        made.lists_ = is_list;
         return made;
+    }
+
+    /** Returns the list that an operation has found. The C function gets one element of the list. */
+    template <class Element, class Raw>
+    std::vector<Element> list(zkl_status (*read)(const zkl_op *, std::size_t, const Raw **), error_out ec) const
+    {
+        detail::collection<Element> found;
+        std::int64_t count = 0;
+        const Raw *first = nullptr;
+        // For an operation without a list, the C function fails, but zkl_op_value() may return an unrelated number.
+        zkl_status result = lists_ ? zkl_op_value(native_handle(), &count) : read(native_handle(), 0, &first);
+        for (std::int64_t index = 0; result == ZKL_OK && index < count; index++) {
+            const Raw *each = nullptr;
+            result = read(native_handle(), static_cast<std::size_t>(index), &each);
+            if (result == ZKL_OK) found.template add<Raw>(&found, each);
+        }
+        return found.take(result, ec);
     }
 
     explicit operation(zkl_op *handle, std::int32_t quantity = 1) noexcept : handle_(handle), quantity_(quantity) {}
@@ -1895,7 +2062,7 @@ private:
 
     detail::operation_handle handle_;
     std::int32_t quantity_ = 0;
-    bool lists_participants_ = false;
+    bool lists_ = false;
 };
 
 inline operation client::start(std::string_view servers, error_out ec)
@@ -1944,6 +2111,38 @@ inline operation client::start_shared_count_set(std::string_view path, std::int3
 {
     const detail::c_string text("count path", path, ec);
     return operation::started(ec, [&](zkl_op **op) { return zkl_shared_count_set_start(native_handle(), text.get(), value, op); });
+}
+
+inline operation client::start_past_runs(std::string_view path, error_out ec)
+{
+    const detail::c_string text("path", path, ec);
+    return operation::started(ec, [&](zkl_op **op) { return zkl_past_runs_start(native_handle(), text.get(), op); }, true);
+}
+
+inline operation run::start_succeed(error_out ec)
+{
+    return operation::started(ec, [&](zkl_op **op) { return zkl_run_finish_start(handle_.release(), nullptr, op); });
+}
+
+inline operation run::start_fail(std::string_view how, error_out ec)
+{
+    const detail::c_string text("failure", how, ec);
+    if (text.get() == nullptr) return operation();
+    return operation::started(ec, [&](zkl_op **op) { return zkl_run_finish_start(handle_.release(), text.get(), op); });
+}
+
+inline operation run::start_take_back(error_out ec)
+{
+    return operation::started(ec, [&](zkl_op **op) { return zkl_run_take_back_start(handle_.release(), op); });
+}
+
+inline operation hold::start_begin_run(std::string_view period, std::string_view zone, bool retry_failed, error_out ec)
+{
+    zkl_op *op = nullptr;
+    with_job(period, zone, retry_failed, ec, [&](const char *length, const char *name, std::uint32_t flags) {
+        return zkl_hold_begin_run_start(native_handle(), length, name, flags, &op);
+    });
+    return operation(op);
 }
 
 inline operation hold::start_wait_lost(error_out ec)

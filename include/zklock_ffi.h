@@ -44,6 +44,10 @@ enum {
     ZKL_LOCK_UNCERTAIN = 13,
     ZKL_LOCK_LOST = 14,
     ZKL_OWNER_NEW = 0,
+    ZKL_ONCE_RETRY_FAILED = 1,
+    ZKL_RUN_RUNNING = 0,
+    ZKL_RUN_SUCCEEDED = 1,
+    ZKL_RUN_FAILED = 2,
     ZKL_WAITS_FOR_CONNECTION = 0,
     ZKL_WAITS_FOR_SERVER = 1,
     ZKL_WAITS_FOR_NODE = 2,
@@ -138,6 +142,24 @@ zkl_status zkl_semaphore_cancel(zkl_semaphore *semaphore);
 zkl_status zkl_semaphore_set_data(zkl_semaphore *semaphore, const void *data, size_t len);
 zkl_status zkl_shared_count_get(zkl_client *client, const char *count_path, int32_t *value_out);
 zkl_status zkl_shared_count_set(zkl_client *client, const char *count_path, int32_t value);
+typedef struct zkl_run zkl_run;
+typedef struct zkl_past_run {
+    uint32_t size;
+    int32_t result;
+    int64_t period_ms;
+    int64_t started_ms;
+    int64_t ended_ms;
+    int64_t token;
+    const char *owner;
+    const char *failure;
+    const char *node_path;
+} zkl_past_run;
+typedef void (*zkl_past_runs_cb)(void *user, const zkl_past_run *run);
+zkl_status zkl_hold_begin_run(zkl_hold *hold, const char *period, const char *zone, uint32_t flags, zkl_run **run_out);
+zkl_status zkl_run_finish(zkl_run *run, const char *failure);
+zkl_status zkl_run_take_back(zkl_run *run);
+void zkl_run_free(zkl_run *run);
+zkl_status zkl_past_runs(zkl_client *client, const char *path, zkl_past_runs_cb cb, void *user);
 typedef struct zkl_participant {
     uint32_t size;
     int32_t holds;
@@ -177,6 +199,8 @@ zkl_status zkl_op_cancel(zkl_op *op);
 zkl_status zkl_op_hold(zkl_op *op, zkl_hold **hold_out);
 zkl_status zkl_op_value(const zkl_op *op, int64_t *value_out);
 zkl_status zkl_op_participant(const zkl_op *op, size_t index, const zkl_participant **participant_out);
+zkl_status zkl_op_past_run(const zkl_op *op, size_t index, const zkl_past_run **run_out);
+zkl_status zkl_op_run(zkl_op *op, zkl_run **run_out);
 zkl_status zkl_op_client(zkl_op *op, zkl_client **client_out);
 zkl_status zkl_op_semaphore(zkl_op *op, zkl_semaphore **semaphore_out);
 void zkl_op_free(zkl_op *op);
@@ -197,6 +221,10 @@ zkl_status zkl_shared_count_get_start(zkl_client *client, const char *count_path
 zkl_status zkl_shared_count_set_start(zkl_client *client, const char *count_path, int32_t value, zkl_op **op_out);
 zkl_status zkl_semaphore_new_counted_start(zkl_client *client, const char *path, const char *count_path, int32_t initial, zkl_op **op_out);
 zkl_status zkl_hold_wait_lost_start(zkl_hold *hold, zkl_op **op_out);
+zkl_status zkl_hold_begin_run_start(zkl_hold *hold, const char *period, const char *zone, uint32_t flags, zkl_op **op_out);
+zkl_status zkl_run_finish_start(zkl_run *run, const char *failure, zkl_op **op_out);
+zkl_status zkl_run_take_back_start(zkl_run *run, zkl_op **op_out);
+zkl_status zkl_past_runs_start(zkl_client *client, const char *path, zkl_op **op_out);
 typedef struct zkl_listener zkl_listener;
 typedef struct zkl_event {
     uint32_t size;

@@ -52,6 +52,7 @@ OWN = {
     "Client.on_event",
     "Client.semaphore",
     "Hold",
+    "Hold.once_per",
     "Lock",
     "Lock.acquire",
     "Lock.hold",

@@ -18,12 +18,12 @@ use crate::span;
 pub(crate) struct ClientLocks {
     client_locks: Box<[Arc<ClientLock>]>,
     /// The client locks of the member locks of a multi-lock. The list is empty for other locks.
-    _members: Box<[Arc<Self>]>,
+    members: Box<[Arc<Self>]>,
 }
 
 impl ClientLocks {
     pub(crate) fn new(client_locks: Box<[Arc<ClientLock>]>, members: Box<[Arc<Self>]>) -> Self {
-        Self { client_locks, _members: members }
+        Self { client_locks, members }
     }
 
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &ClientLock> + ExactSizeIterator {
@@ -33,6 +33,11 @@ impl ClientLocks {
     /// Returns the client lock, unless there are several.
     pub(crate) fn only(&self) -> Option<&ClientLock> {
         if let [only] = &*self.client_locks { Some(only) } else { None }
+    }
+
+    /// Returns the client lock of the first member lock of a multi-lock, or of the lock itself.
+    pub(crate) fn first(&self) -> Option<&ClientLock> {
+        self.members.first().map_or(self, AsRef::as_ref).iter().next()
     }
 
     /// Fails with CLOSED if a client lock or the lock of a member is closed.

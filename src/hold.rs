@@ -241,6 +241,11 @@ impl Hold {
         }
     }
 
+    /// The client lock of the first member lock of a multi-lock, or of the lock itself.
+    pub(crate) fn first_lock(&self) -> Option<&ClientLock> {
+        self.shared.client_locks.first()
+    }
+
     pub(crate) fn is_released(&self) -> bool {
         self.shared.end.is_released()
     }

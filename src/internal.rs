@@ -14,7 +14,8 @@ use crate::hold::Hold;
 use crate::runtime::LOCK;
 use crate::semaphore::Semaphore;
 
-pub use crate::options::{FileOption, read_options, read_options_and, time_with_units};
+pub use crate::once::{counting_run, keep_run, past_run_json, period_zone, record_path, start_run, user_name};
+pub use crate::options::{FileOption, LONGEST_TIME, read_options, read_options_and, time_in_seconds, time_with_units};
 pub use crate::runtime::{
     CompletionQueue, EventSource, LogDispatch, LogHandler, LogLine, LogValue, OnceWakeSocket, WakeSocket,
     mark_callback_thread, refuse_in_callback, set_log_handler, set_log_level,

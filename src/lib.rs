@@ -29,6 +29,7 @@
 
 mod acquire;
 mod acquiring;
+mod chain;
 mod client;
 mod client_inner;
 mod client_lock;
@@ -42,6 +43,7 @@ pub mod internal;
 mod listener;
 mod lock;
 mod multi_lock;
+mod once;
 mod operation;
 mod options;
 mod request;
@@ -58,6 +60,7 @@ pub use config::Config;
 pub use hold::Hold;
 pub use listener::Listener;
 pub use lock::Lock;
+pub use once::{PastRun, Period, Run, RunResult, RunStart};
 pub use operation::Operation;
 pub use options::ConfigOption;
 pub use runtime::Listen;

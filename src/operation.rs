@@ -16,7 +16,8 @@ use crate::runtime::Hook;
 ///
 /// The program can drop this value early. An acquire is then canceled, and an acquire that has already succeeded is
 /// released, unless a method has returned its [`Hold`](crate::Hold). A client stops connecting, and a wait for a loss
-/// ends. Every other operation, for example a release or a query, continues.
+/// ends. A run that has begun is removed from the record, unless a method has returned its [`Run`](crate::Run). Every
+/// other operation, for example a release or a query, continues.
 ///
 /// This value is also a future, which any executor can poll. The future resolves to the result of [`wait`](Self::wait).
 /// A task that can move between threads needs an [`Owner`](crate::Owner) that is not a thread:
@@ -104,9 +105,9 @@ impl<T> Operation<T> {
         self.work.on_done(Box::new(hook))
     }
 
-    /// Cancels an acquire, an attempt to connect or a wait for a loss. A canceled operation ends with CANCELED, unless it
-    /// has already ended or is about to succeed. The call has no effect on any other operation. Errors: FORKED. Does not
-    /// block.
+    /// Cancels an acquire, an attempt to connect, a wait for a loss or the beginning of a run. A canceled operation ends
+    /// with CANCELED, unless it has already ended or is about to succeed. The call has no effect on any other operation.
+    /// Errors: FORKED. Does not block.
     pub fn cancel(&self) -> Result<()> {
         self.work.cancel()
     }

@@ -545,6 +545,15 @@ fn milliseconds(value: &str) -> Option<Duration> {
     number(value).map(Duration::from_millis).or_else(|| time_with_units(value))
 }
 
+/// The longest time that a user can set: more than a hundred years.
+pub const LONGEST_TIME: Duration = Duration::from_secs(4_000_000_000);
+
+/// Parses a time with units, or a number of seconds, for example `1.5`.
+pub fn time_in_seconds(text: &str) -> Option<Duration> {
+    let is_number = !text.contains(|c: char| !c.is_ascii_digit() && c != '.');
+    if is_number { time_with_units(&format!("{text}s")) } else { time_with_units(text) }
+}
+
 /// Parses a time with units, for example `500ms`, `1.5s` or `1h30m`. Each unit must be smaller than the unit before it.
 pub fn time_with_units(text: &str) -> Option<Duration> {
     const UNITS: [(&str, f64); 6] =

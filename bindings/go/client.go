@@ -327,18 +327,31 @@ func runForValue(ctx context.Context, what string, start func(out **C.zkl_op) C.
 
 // runForParticipants runs an operation whose result is a list of participants.
 func runForParticipants(ctx context.Context, what string, start func(out **C.zkl_op) C.zkl_status) ([]Participant, error) {
-	var list []Participant
+	return runForList(ctx, what, start, func(op *C.zkl_op, index C.size_t) (participant Participant, err error) {
+		var each *C.zkl_participant
+		if err = call(func() C.zkl_status { return C.zkl_op_participant(op, index, &each) }); err == nil {
+			participant = participantOf(each)
+		}
+		return participant, err
+	})
+}
+
+// runForList runs an operation whose result is a list. The function get returns one element of the list.
+func runForList[T any](
+	ctx context.Context, what string, start func(out **C.zkl_op) C.zkl_status, get func(op *C.zkl_op, index C.size_t) (T, error),
+) ([]T, error) {
+	var list []T
 	err := run(ctx, what, start, func(op *C.zkl_op) error {
 		var count C.int64_t
 		if err := call(func() C.zkl_status { return C.zkl_op_value(op, &count) }); err != nil {
 			return err
 		}
 		for index := C.size_t(0); index < C.size_t(count); index++ {
-			var each *C.zkl_participant
-			if err := call(func() C.zkl_status { return C.zkl_op_participant(op, index, &each) }); err != nil {
+			each, err := get(op, index)
+			if err != nil {
 				return err
 			}
-			list = append(list, participantOf(each))
+			list = append(list, each)
 		}
 		return nil
 	})

@@ -87,26 +87,29 @@ func (h *Hold) ReleaseContext(ctx context.Context) error {
 	if !h.released.CompareAndSwap(false, true) {
 		return alreadyReleased(h.path)
 	}
-	err := release(ctx, h.path, func(out **C.zkl_op) C.zkl_status { return C.zkl_hold_release_start(h.hold, out) })
+	err := runToEnd(ctx, h.path, "the release is not confirmed yet", func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_hold_release_start(h.hold, out)
+	})
 	h.loss.released(err)
 	return err
 }
 
-// release starts a release, and waits for its end. A context that has ended does not prevent the release.
-func release(ctx context.Context, path string, start func(out **C.zkl_op) C.zkl_status) error {
-	releasing, err := startOperation(context.Background(), path, start)
+// runToEnd starts a release or the end of a run, and waits for its end. A context that has ended does not prevent the operation. The
+// string unconfirmed describes an operation that is still running at the end of the context.
+func runToEnd(ctx context.Context, path, unconfirmed string, start func(out **C.zkl_op) C.zkl_status) error {
+	ending, err := startOperation(context.Background(), path, start)
 	if err != nil {
 		return err
 	}
-	defer releasing.free()
-	hasEnded, err := releasing.wait(ctx)
+	defer ending.free()
+	hasEnded, err := ending.wait(ctx)
 	if err != nil {
 		return err
 	}
 	if !hasEnded {
-		return contextEnded(ctx, path+": the release is not confirmed yet")
+		return contextEnded(ctx, path+": "+unconfirmed)
 	}
-	return naming(path, releasing.result(ctx))
+	return naming(path, ending.result(ctx))
 }
 
 // orZero returns the object, or a zero value if the pointer is nil.

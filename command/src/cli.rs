@@ -8,10 +8,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, ValueHint};
+use zklock::{Error, Period};
 
 use crate::duration;
 use crate::owner;
-use crate::schedule::{Schedule, zone};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -412,15 +412,15 @@ pub(crate) struct JobArguments {
     pub(crate) shell: Option<OsString>,
     /// Run the command only if it has not run yet in this period: minute, hour, day, week or month, @hourly, @daily,
     /// @weekly or @monthly, or a time such as 30m or 2h. Otherwise exit with 75.
-    #[arg(long, value_name = "PERIOD", value_parser = Schedule::parse)]
-    pub(crate) once_per: Option<Schedule>,
+    #[arg(long, value_name = "PERIOD", value_parser = period)]
+    pub(crate) once_per: Option<Period>,
     /// With --once-per: run the command also if its last run in this period failed or was interrupted.
     #[arg(long, requires = "once_per")]
     pub(crate) retry_failed: bool,
     /// With --once-per: the time zone of days, weeks and months, for example Europe/Berlin. Default: the zone of this
     /// host.
     #[arg(long, value_name = "ZONE", requires = "once_per", value_parser = zone)]
-    pub(crate) time_zone: Option<jiff::tz::TimeZone>,
+    pub(crate) time_zone: Option<String>,
     /// End the command after this time. It gets TERM, and KILL after the grace period.
     #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
     pub(crate) max_hold: Option<Duration>,
@@ -610,6 +610,22 @@ fn delay(text: &str) -> Result<Duration, String> {
     const SHORTEST: Duration = Duration::from_millis(100);
     let delay = duration::parse(text)?;
     if delay < SHORTEST { Err("expected at least 100ms".to_owned()) } else { Ok(delay) }
+}
+
+fn period(text: &str) -> Result<Period, String> {
+    Period::new(text).map_err(|error| expected(&error))
+}
+
+fn zone(name: &str) -> Result<String, String> {
+    // The zone is valid for all periods, or for none.
+    let period = Period::new("day").and_then(|period| period.in_zone(name));
+    period.map(|_| name.to_owned()).map_err(|error| expected(&error))
+}
+
+/// Returns the part of an error of the library that says what is expected. The value is already in the message of clap.
+fn expected(error: &Error) -> String {
+    let message = error.message();
+    message.split_once("; ").map_or(message, |(_, expected)| expected).to_owned()
 }
 
 fn owner(text: &str) -> Result<String, String> {

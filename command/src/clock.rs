@@ -5,6 +5,7 @@ use std::ops::{Add, Sub};
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Returns the time of day in milliseconds, as the records on the servers contain it, or the latest known time if the
@@ -12,6 +13,16 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 pub(crate) fn wall_time() -> Timestamp {
     let now = Timestamp::try_from(SystemTime::now()).unwrap_or(Timestamp::MAX);
     Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(Timestamp::MAX)
+}
+
+/// Converts a time of a record.
+pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
+    Timestamp::try_from(time).unwrap_or(Timestamp::MAX)
+}
+
+/// Writes a time for a person.
+pub(crate) fn show_time(time: Timestamp, zone: &TimeZone) -> String {
+    time.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S %Z").to_string()
 }
 
 /// A point in time, as the duration since the machine was started.

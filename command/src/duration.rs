@@ -3,18 +3,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use zklock::internal::time_with_units;
-
-/// The longest duration: more than a hundred years.
-const LONGEST: Duration = Duration::from_secs(4_000_000_000);
+use zklock::internal::{LONGEST_TIME, time_in_seconds};
 
 /// Parses a duration. A number without a unit is a number of seconds.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let refusal = || "expected a number with a unit, for example 500ms, 10s, 5m, 2h, 1h30m or 1d".to_owned();
-    let is_number = !text.contains(|c: char| !c.is_ascii_digit() && c != '.');
-    let time = if is_number { time_with_units(&format!("{text}s")) } else { time_with_units(text) };
-    match time {
-        Some(time) if time > LONGEST => Err("expected at most 46000d".to_owned()),
+    match time_in_seconds(text) {
+        Some(time) if time > LONGEST_TIME => Err("expected at most 46000d".to_owned()),
         time => time.ok_or_else(refusal),
     }
 }

@@ -14,7 +14,6 @@ mod output;
 mod owner;
 mod process;
 mod run;
-mod schedule;
 mod settings;
 mod survey;
 mod text;

@@ -2,9 +2,10 @@
 //! the data of other programs as text.
 
 use jiff::Timestamp;
-use rustix::process::{getpid, getuid};
+use rustix::process::getpid;
 use rustix::system::uname;
 use serde_json::{Value, json};
+use zklock::internal::user_name;
 
 /// The largest number of characters that `zklock` shows of a text from another participant.
 pub(crate) const MAX_LENGTH: usize = 60;
@@ -52,17 +53,6 @@ impl Owner {
         }
         data.to_string().into_bytes()
     }
-}
-
-/// Returns the name of the user. Cron and containers often do not set `USER`.
-fn user_name() -> String {
-    let id = getuid().as_raw().to_string();
-    let variable = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
-    variable.filter(|name| !name.is_empty()).unwrap_or_else(|| {
-        let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let of_user = |line: &&str| line.split(':').nth(2) == Some(&id);
-        users.lines().find(of_user).and_then(|line| line.split(':').next()).unwrap_or(&id).to_owned()
-    })
 }
 
 /// A description of another participant.

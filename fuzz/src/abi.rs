@@ -84,7 +84,7 @@ macro_rules! numbers {
     })* };
 }
 
-numbers! { i32 i64 u64 usize }
+numbers! { i32 u32 i64 u64 usize }
 
 /// Callbacks: a function that does nothing, or null.
 impl<A, B> IntoC<Option<unsafe extern "C" fn(A, B)>> for Value {
@@ -264,6 +264,7 @@ fn text(input: &mut Unstructured<'_>, name: &str, servers: &CStr, kept: &RefCell
         "servers" => servers.to_owned(),
         "scheme" => c"digest".to_owned(),
         "labels" => input.pick(&[c"", c"a=\"b\"", c"a=\"\\", c"le=\"1\""]).to_owned(),
+        "period" => input.pick(&[c"day", c"1s", c"@hourly", c"noon", c""]).to_owned(),
         "count_path" => input.pick(&[c"/count", c"/other", c"/a", c"", c"/zookeeper"]).to_owned(),
         _ => match input.byte() {
             255 => return 0,

@@ -12,7 +12,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use zklock::internal::{self, EventSource, ForkEpoch, read_options, semaphore_counted_nowait, set_event_notifier};
-use zklock::{Config, Listen, Operation, Result, Status};
+use zklock::{Config, Listen, Operation, PastRun, Result, RunStart, Status};
 use zklock_core::session::ConnectString;
 
 use crate::callback::{callable, collect_bound_calls};
@@ -23,6 +23,7 @@ use crate::event::{CallbackDispatcher, ClientEvents, Listener};
 use crate::hold::Hold;
 use crate::lock::Lock;
 use crate::log;
+use crate::once::{OncePer, PastRunRecord, Run, failure_of};
 use crate::participant::Participant;
 use crate::seconds::{self, AcquireTimeout, Seconds};
 use crate::semaphore::{Leases, Semaphore};
@@ -306,6 +307,32 @@ impl CompletionQueue {
         self.track(py, client.core.start_shared_count_set(&path, value), |()| ())
     }
 
+    /// Begin the run of a OncePer. The result of the operation is a Run, or None if the job has already run.
+    fn begin_run(&self, py: Python<'_>, once_per: &Bound<'_, OncePer>) -> PyResult<Op> {
+        self.track(py, once_per.get().start(), BegunRun(once_per.clone().unbind()))
+    }
+
+    /// End a run. The result of the operation is None. ``exception`` is an exception, or None if the job succeeded.
+    fn end_run(&self, py: Python<'_>, run: &Run, exception: &Bound<'_, PyAny>) -> PyResult<Op> {
+        self.track(py, run.start_finish(failure_of(exception).as_deref()), |()| ())
+    }
+
+    /// End a run whose job failed. The result of the operation is None.
+    fn fail_run(&self, py: Python<'_>, run: &Run, #[pyo3(from_py_with = text::how)] how: String) -> PyResult<Op> {
+        self.track(py, run.start_finish(Some(&how)), |()| ())
+    }
+
+    /// Read the last runs of a job. The result of the operation is a list of PastRun.
+    fn past_runs(
+        &self,
+        py: Python<'_>,
+        client: &Client,
+        #[pyo3(from_py_with = text::path)] path: String,
+    ) -> PyResult<Op> {
+        let runs_of = |all: Vec<PastRun>| all.into_iter().map(PastRunRecord::from).collect::<Vec<_>>();
+        self.track(py, client.core.start_past_runs(&path), runs_of)
+    }
+
     /// Ask the ensemble whether a fencing token belongs to a current holder. The result of the operation is a bool.
     fn fence_check(
         &self,
@@ -479,6 +506,19 @@ struct AcquiredLeases(Py<Semaphore>);
 impl Convert<zklock::Hold> for AcquiredLeases {
     fn convert(&self, py: Python<'_>, result: Result<zklock::Hold>) -> PyResult<Py<PyAny>> {
         Leases::new(result.or_raise(py)?, self.0.clone_ref(py)).into_py_any(py)
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        visit.call(&self.0)
+    }
+}
+
+/// The result is a Run, or None if the job has already run.
+struct BegunRun(Py<OncePer>);
+
+impl Convert<RunStart> for BegunRun {
+    fn convert(&self, py: Python<'_>, result: Result<RunStart>) -> PyResult<Py<PyAny>> {
+        self.0.get().begun(py, result.or_raise(py)?)?.into_py_any(py)
     }
 
     fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {

@@ -29,6 +29,7 @@ use crate::imports::imports;
 use crate::lock::{self, Lock, MultiLock, Mutex, RwLock, SemaphoreMutex};
 use crate::log;
 use crate::metrics;
+use crate::once::{self, PastRunRecord};
 use crate::python_call::CallPython;
 use crate::resource_warning::warn_without_log;
 use crate::seconds::{self, Seconds};
@@ -545,6 +546,19 @@ impl Client {
         #[pyo3(from_py_with = int_args::value)] value: i32,
     ) -> PyResult<()> {
         wait(py, WaitTarget::Server, || self.core.start_shared_count_set(&path, value), drop)?.or_raise(py)
+    }
+
+    /// Return the last runs of the job of a lock, from the newest to the oldest, as a list of PastRun. The record contains at most ten
+    /// runs. ``Hold.once_per()`` and the command ``zklock run --once-per`` write the record.
+    ///
+    /// The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ValueError if the node of the record
+    /// contains other data, and ConnectionLost if no server answers within the session timeout.
+    fn past_runs(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = text::path)] path: String,
+    ) -> PyResult<Vec<PastRunRecord>> {
+        once::past_runs(py, || self.core.start_past_runs(&path))
     }
 
     /// Ask the ensemble whether a fencing token belongs to a current holder of the lock on a path. Return True if any

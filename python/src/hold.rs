@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use zklock::internal::{check_exists, is_released, release_flags};
-use zklock::{LockState, Operation, Status};
+use zklock::{LockState, Operation, Period, Status};
 
 use crate::detached_drop::DetachedDrop;
 use crate::display::member_name;
@@ -15,9 +15,11 @@ use crate::errors::{EndedItem, OrRaise, end_block, status_word};
 use crate::greenlet::WaitTarget;
 use crate::hold_tracker::current_hold_tracker;
 use crate::lock::Lock;
+use crate::once::OncePer;
 use crate::resource_warning::{is_released_with_object, warn};
 use crate::seconds::{self, Seconds};
 use crate::states::lock_state;
+use crate::text;
 use crate::wait::{wait, wait_lost};
 
 /// A hold of a lock. ``Lock.hold()`` returns a Hold.
@@ -107,6 +109,11 @@ impl Hold {
     /// closed, and in a forked child.
     fn was_released(&self) -> bool {
         is_released(&self.core) || self.release_flags.iter().any(|flag| flag.load(Ordering::Acquire))
+    }
+
+    /// Returns the path of the lock, or `None` for a multi-lock.
+    fn path_or_none(&self) -> Option<&str> {
+        self.lock.get().path.as_deref()
     }
 
     pub(crate) fn start_wait_lost(&self) -> zklock::Result<Operation<()>> {
@@ -237,6 +244,45 @@ impl Hold {
         self.core.check().or_raise(py)
     }
 
+    /// Return a block for the work of a job that runs once in each period. Many programs can start the job, and one of them then runs it
+    /// in each period::
+    ///
+    ///     with lock.hold() as hold, hold.once_per("day", zone="UTC") as run:
+    ///         if run is not None:
+    ///             work(fence=hold.token)
+    ///
+    /// The block receives a Run, or None if the job has already run in this period. The end of the block records that the job succeeded.
+    /// If the block raises an exception, it records that the job failed. The record of runs is the data of the node ``<path>-runs``, which
+    /// the command ``zklock run --once-per`` also uses. For a multi-lock, the path is that of its first member lock. The servers write the
+    /// record only while this hold exists.
+    ///
+    /// ``period`` is ``minute``, ``hour``, ``day``, ``week``, ``month``, ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``,
+    /// or a time in whole seconds such as ``30m`` or ``2h``. ``zone`` is the time zone of hours, days, weeks and months, for example
+    /// ``Europe/Berlin``. None means the zone of this host. By default, a run that failed or was interrupted also counts. If
+    /// ``retry_failed`` is true, the job runs again in this case. A run counts as interrupted if its process died or lost the lock. All
+    /// programs that start the job must use the same period, the same zone and the same kind of lock.
+    ///
+    /// The beginning of the block blocks for at most three times the session timeout, and Ctrl-C interrupts it. The library then
+    /// removes the run from the record. The call raises ValueError if an argument is not valid. The beginning of the block raises
+    /// ValueError if several participants can hold the lock at the same time, for example a read lock, or if the node of the record
+    /// contains other data. It raises LockLost if the hold was lost, NotOwner if the program has released it, ForeignContender if the
+    /// last run still holds another kind of lock on this path, and ConnectionLost if no server answered.
+    #[pyo3(signature = (period, *, retry_failed=false, zone=None), text_signature = "($self, period, *, retry_failed=False, zone=None)")]
+    fn once_per(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = text::period)] period: String,
+        #[pyo3(from_py_with = text::retry_failed)] retry_failed: bool,
+        #[pyo3(from_py_with = text::zone)] zone: Option<String>,
+    ) -> PyResult<OncePer> {
+        let mut period = Period::new(&period).or_raise(py)?;
+        if let Some(zone) = zone {
+            period = period.in_zone(&zone).or_raise(py)?;
+        }
+        let (hold, quoted) = (zklock::Hold::clone(&self.core), self.lock.get().quoted(py)?);
+        Ok(OncePer::new(hold, self.path_or_none(), quoted, period, retry_failed))
+    }
+
     /// Return this Hold. Raises NotOwner if the hold was already released, and LockLost if the hold was lost.
     fn __enter__<'py>(this: PyRef<'py, Self>, py: Python<'py>) -> PyResult<PyRef<'py, Self>> {
         check_exists(&this.core).or_raise(py)?;
@@ -262,7 +308,7 @@ impl Hold {
         }
         let was_safe = self.is_held();
         let released = self.release_confirmed(py)?;
-        let item = EndedItem { doing: "releasing the lock", path: self.lock.get().path.as_deref(), was_safe };
+        let item = EndedItem { doing: "releasing the lock", path: self.path_or_none(), was_safe };
         end_block(py, exc_value, &item, released)
     }
 

@@ -16,12 +16,15 @@ pub(crate) struct Imports {
     pub(crate) client_states: Py<PyDict>,
     pub(crate) lock_states: Py<PyDict>,
     pub(crate) waits_for: Py<PyDict>,
+    pub(crate) run_results: Py<PyDict>,
     /// The classes of `zklock/_events.py`.
     pub(crate) client_event: Py<PyAny>,
     pub(crate) lock_event: Py<PyAny>,
     /// The classes of `zklock/_queue.py`.
     pub(crate) participant: Py<PyAny>,
     pub(crate) waiting: Py<PyAny>,
+    /// The class of `zklock/_once.py`.
+    pub(crate) past_run: Py<PyAny>,
     /// A function of `zklock/_work.py`.
     pub(crate) terms: Py<PyAny>,
     /// A function and a class of `zklock/_metrics.py`.
@@ -90,10 +93,12 @@ pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
             client_states: members(&states.getattr("ClientState")?)?,
             lock_states: members(&states.getattr("LockState")?)?,
             waits_for: members(&states.getattr("WaitsFor")?)?,
+            run_results: members(&states.getattr("RunResult")?)?,
             client_event: events.getattr("ClientEvent")?.unbind(),
             lock_event: events.getattr("LockEvent")?.unbind(),
             participant: queue.getattr("Participant")?.unbind(),
             waiting: queue.getattr("Waiting")?.unbind(),
+            past_run: py.import("zklock._once")?.getattr("PastRun")?.unbind(),
             terms: py.import("zklock._work")?.getattr("terms")?.unbind(),
             metrics: metrics.getattr("metrics_of")?.unbind(),
             histogram: metrics.getattr("Histogram")?.unbind(),

@@ -22,6 +22,7 @@ mod int_args;
 mod lock;
 mod log;
 mod metrics;
+mod once;
 mod participant;
 mod python_call;
 mod resource_warning;
@@ -83,6 +84,10 @@ mod _zklock {
     use super::lock::SemaphoreMutex;
     #[pymodule_export]
     use super::lock::WriteLock;
+    #[pymodule_export]
+    use super::once::OncePer;
+    #[pymodule_export]
+    use super::once::Run;
     #[pymodule_export]
     use super::semaphore::Leases;
     #[pymodule_export]

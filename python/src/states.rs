@@ -1,11 +1,11 @@
-//! Converts the core's states, and its reasons for waiting, to members of the enums in `zklock/_states.py`. The functions find a member
-//! by its value. No other file may contain the values of the enum members.
+//! Converts the core's states, its reasons for waiting and its results of runs to members of the enums in `zklock/_states.py`. The
+//! functions find a member by its value. No other file may contain the values of the enum members.
 
 use std::fmt::Debug;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use zklock::{ClientState, Error, LockState, Status, WaitsFor};
+use zklock::{ClientState, Error, LockState, RunResult, Status, WaitsFor};
 
 use crate::errors::to_py_err;
 use crate::imports::imports;
@@ -45,6 +45,15 @@ pub(crate) fn waits_for(py: Python<'_>, waits_for: WaitsFor) -> PyResult<Bound<'
         waits_for => return Err(unknown(py, waits_for)),
     };
     find(py, &imports(py)?.waits_for, value)
+}
+
+pub(crate) fn run_result<'py>(py: Python<'py>, result: &RunResult) -> PyResult<Bound<'py, PyAny>> {
+    let value = match result {
+        RunResult::Running => "running",
+        RunResult::Succeeded => "succeeded",
+        RunResult::Failed(_) => "failed",
+    };
+    find(py, &imports(py)?.run_results, value)
 }
 
 fn find<'py>(py: Python<'py>, members: &Py<PyDict>, value: &str) -> PyResult<Bound<'py, PyAny>> {

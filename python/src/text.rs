@@ -31,6 +31,18 @@ pub(crate) fn count_path(value: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     if value.is_none() { Ok(None) } else { text("count_path", value, "str or None").map(Some) }
 }
 
+pub(crate) fn period(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    text("period", value, "str")
+}
+
+pub(crate) fn zone(value: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    if value.is_none() { Ok(None) } else { text("zone", value, "str or None").map(Some) }
+}
+
+pub(crate) fn how(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    text("how", value, "str")
+}
+
 pub(crate) fn data(value: &Bound<'_, PyAny>) -> PyResult<Option<PyBackedBytes>> {
     if value.is_none() {
         return Ok(None);
@@ -45,6 +57,10 @@ pub(crate) fn wait_for_kazoo(value: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 pub(crate) fn in_order(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     flag("in_order", value)
+}
+
+pub(crate) fn retry_failed(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    flag("retry_failed", value)
 }
 
 fn text(argument: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<String> {

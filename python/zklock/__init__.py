@@ -109,9 +109,10 @@ from zklock._errors import (
 )
 from zklock._events import ClientEvent, Event, LockEvent
 from zklock._metrics import Histogram, Metrics
+from zklock._once import PastRun
 from zklock._protocols import HoldLike, LockLike
 from zklock._queue import Participant, Waiting
-from zklock._states import ClientState, LockState, WaitsFor
+from zklock._states import ClientState, LockState, RunResult, WaitsFor
 from zklock._work import locked
 from zklock._zklock import (
     Client,
@@ -121,7 +122,9 @@ from zklock._zklock import (
     Lock,
     MultiLock,
     Mutex,
+    OncePer,
     ReadLock,
+    Run,
     RwLock,
     Semaphore,
     SemaphoreMutex,
@@ -175,9 +178,13 @@ __all__ = [
     "MultiLock",
     "Mutex",
     "NotOwner",
+    "OncePer",
     "Participant",
+    "PastRun",
     "PermissionDenied",
     "ReadLock",
+    "Run",
+    "RunResult",
     "RwLock",
     "Semaphore",
     "SemaphoreMutex",

@@ -1,5 +1,6 @@
-"""The states of clients and holds, and the reasons why an acquire call waits. The value of each member is the member's
-name in lower case. This file must not import the native module, because the native module imports this file.
+"""The states of clients and holds, the reasons why an acquire call waits, and the results of runs. The value of each
+member is the member's name in lower case. This file must not import the native module, because the native module
+imports this file.
 """
 
 from enum import Enum
@@ -54,7 +55,18 @@ class WaitsFor(Enum):
     """The owner already has an UNCERTAIN hold of the lock. The call waits until this hold is safe again or lost."""
 
 
+class RunResult(Enum):
+    """How the run of a job ended."""
+
+    RUNNING = "running"
+    """The run has not ended, or it was interrupted: its process died or lost the lock."""
+    SUCCEEDED = "succeeded"
+    """The job succeeded."""
+    FAILED = "failed"
+    """The job failed."""
+
+
 # Give the classes their public names, for instance zklock.LockState.
-for _class in (ClientState, LockState, WaitsFor):
+for _class in (ClientState, LockState, WaitsFor, RunResult):
     _class.__module__ = "zklock"
 del _class

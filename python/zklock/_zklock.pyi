@@ -9,6 +9,7 @@ from typing_extensions import Self, disjoint_base
 
 from zklock._events import Event, LockEvent
 from zklock._metrics import Metrics
+from zklock._once import PastRun
 from zklock._queue import Participant, Waiting
 from zklock._states import ClientState, LockState
 from zklock.aio import Client as AioClient
@@ -21,7 +22,9 @@ __all__ = [
     "Lock",
     "MultiLock",
     "Mutex",
+    "OncePer",
     "ReadLock",
+    "Run",
     "RwLock",
     "Semaphore",
     "SemaphoreMutex",
@@ -241,6 +244,13 @@ class Client:
 
         The call blocks for at most the session timeout, and Ctrl-C interrupts the call. If Ctrl-C interrupts the call,
         the shared count may have the old value or the new value.
+        """
+    def past_runs(self, path: str) -> list[PastRun]:
+        """Return the last runs of the job of a lock, from the newest to the oldest, as a list of PastRun. The record
+        contains at most ten runs. ``Hold.once_per()`` and the command ``zklock run --once-per`` write the record.
+
+        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ValueError if the node
+        of the record contains other data, and ConnectionLost if no server answers within the session timeout.
         """
     def fence_check(self, path: str, token: int) -> bool:
         """Ask the ensemble whether a fencing token belongs to a current holder of the lock on a path. Return True if
@@ -718,6 +728,33 @@ class Hold:
         """Raise LockLost if this hold is not safe at this moment, and NotOwner if the hold was released. Call
         ``check()`` between the steps of the work. Does not block.
         """
+    def once_per(self, period: str, *, retry_failed: bool = False, zone: str | None = None) -> OncePer:
+        """Return a block for the work of a job that runs once in each period. Many programs can start the job, and one
+        of them then runs it in each period::
+
+            with lock.hold() as hold, hold.once_per("day", zone="UTC") as run:
+                if run is not None:
+                    work(fence=hold.token)
+
+        The block receives a Run, or None if the job has already run in this period. The end of the block records that
+        the job succeeded. If the block raises an exception, it records that the job failed. The record of runs is the
+        data of the node ``<path>-runs``, which the command ``zklock run --once-per`` also uses. For a multi-lock, the
+        path is that of its first member lock. The servers write the record only while this hold exists.
+
+        ``period`` is ``minute``, ``hour``, ``day``, ``week``, ``month``, ``@hourly``, ``@daily``, ``@midnight``,
+        ``@weekly``, ``@monthly``, or a time in whole seconds such as ``30m`` or ``2h``. ``zone`` is the time zone of
+        hours, days, weeks and months, for example ``Europe/Berlin``. None means the zone of this host. By default, a
+        run that failed or was interrupted also counts. If ``retry_failed`` is true, the job runs again in this case. A
+        run counts as interrupted if its process died or lost the lock. All programs that start the job must use the
+        same period, the same zone and the same kind of lock.
+
+        The beginning of the block blocks for at most three times the session timeout, and Ctrl-C interrupts it. The
+        library then removes the run from the record. The call raises ValueError if an argument is not valid. The
+        beginning of the block raises ValueError if several participants can hold the lock at the same time, for example
+        a read lock, or if the node of the record contains other data. It raises LockLost if the hold was lost, NotOwner
+        if the program has released it, ForeignContender if the last run still holds another kind of lock on this path,
+        and ConnectionLost if no server answered.
+        """
     @property
     def _is_released(self) -> bool:
         """Whether ``release()`` or ``release_nowait()`` of this Hold has released the lock."""
@@ -738,6 +775,49 @@ class Hold:
         propagates, with a note about the failed release. If Python closes a generator during the block, Python discards
         this exception, so the method also logs the failed release.
         """
+
+@final
+class OncePer:
+    """A block for the work of a job that runs once in each period. ``Hold.once_per()`` returns a OncePer."""
+    @property
+    def _path(self) -> str | None:
+        """The path of the lock, or None for a multi-lock."""
+    def __enter__(self) -> Run | None:
+        """Begin a run of the job, and return a Run. Return None if the job has already run in this period."""
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        """Record that the job succeeded. If the block raised an exception, record that the job failed, with the type
+        and the text of the exception. If the program has already ended the run, do nothing.
+
+        Raises LockLost if the hold was lost: the run then counts as interrupted. Raises NotOwner if the program has
+        already released the hold, ForeignContender if another program has changed the record, and ConnectionLost if no
+        server confirmed the record. If the block raised an exception, this exception propagates, with a note about the
+        failed record.
+        """
+
+@final
+class Run:
+    """A run of a job that has begun. A block with ``Hold.once_per()`` receives a Run. The end of the block records
+    whether the job succeeded.
+    """
+    def fail(self, how: str) -> None:
+        """Record that the job failed, although the block raises no exception. The text says how the job failed, for
+        people. The record contains at most the first 1,000 characters of the text. The run has then ended, even if the
+        call raises an exception.
+
+        The call blocks for at most three times the session timeout, and Ctrl-C interrupts the call. Raises LockLost if
+        the hold was lost: the run then counts as interrupted. Raises ValueError if the run has already ended, NotOwner
+        if the program has already released the hold, ForeignContender if another program has changed the record, and
+        ConnectionLost if no server confirmed the record.
+        """
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the run has ended."""
 
 @final
 class RwLock:
@@ -1173,6 +1253,16 @@ class _CompletionQueue:
         """Read a shared count. The result of the operation is an int."""
     def shared_count_set(self, client: Client, path: str, value: int) -> _Op[None]:
         """Set a shared count. The result of the operation is None."""
+    def begin_run(self, once_per: OncePer) -> _Op[Run | None]:
+        """Begin the run of a OncePer. The result of the operation is a Run, or None if the job has already run."""
+    def end_run(self, run: Run, exception: BaseException | None) -> _Op[None]:
+        """End a run. The result of the operation is None. ``exception`` is an exception, or None if the job
+        succeeded.
+        """
+    def fail_run(self, run: Run, how: str) -> _Op[None]:
+        """End a run whose job failed. The result of the operation is None."""
+    def past_runs(self, client: Client, path: str) -> _Op[list[PastRun]]:
+        """Read the last runs of a job. The result of the operation is a list of PastRun."""
     def fence_check(self, client: Client, path: str, token: int) -> _Op[bool]:
         """Ask the ensemble whether a fencing token belongs to a current holder. The result of the operation is a
         bool.

@@ -19,6 +19,7 @@ mod lease;
 mod loss;
 mod metrics;
 mod mutex;
+mod once;
 mod operation;
 mod operators;
 mod reader;

@@ -135,6 +135,8 @@ def test_celery(programs: Path) -> None:
     call = "import tasks\nfor _ in range(4): print(tasks.nightly.delay().get(timeout=60))\n"
     with running(programs, PYTHON, *worker, **settings):
         assert all(int(line) > 0 for line in run(programs, call, **settings).split())
+        twice = "import tasks\nfor _ in range(2): print(tasks.invoices.delay().get(timeout=60))\n"
+        assert run(programs, twice, **settings).split() == ["True", "False"]
 
 
 def test_fastapi(programs: Path) -> None:

@@ -166,6 +166,19 @@ pub unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str> {
     })
 }
 
+/// Reads a UTF-8 string, or returns `None` for NULL.
+///
+/// # Safety
+///
+/// `text` is NULL, or a NUL-terminated string that does not change during `'a`.
+pub unsafe fn optional_text<'a>(name: &str, text: *const c_char) -> Result<Option<&'a str>> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the contract above is also the contract of `text`.
+    unsafe { self::text(name, text).map(Some) }
+}
+
 /// Reads the name of a file. The name need not be UTF-8.
 ///
 /// # Safety

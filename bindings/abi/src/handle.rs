@@ -67,6 +67,8 @@ pub enum HandleKind {
     Listener = 8,
     /// `zkl_completion_queue`
     CompletionQueue = 9,
+    /// `zkl_run`
+    Run = 10,
 }
 
 /// Makes a handle for an object.
@@ -226,7 +228,7 @@ impl HandleKey {
 }
 
 impl HandleKind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Config,
         Self::Client,
         Self::Lock,
@@ -236,6 +238,7 @@ impl HandleKind {
         Self::Op,
         Self::Listener,
         Self::CompletionQueue,
+        Self::Run,
     ];
 
     fn from_tag(tag: usize) -> Option<Self> {
@@ -253,6 +256,7 @@ impl HandleKind {
             Self::Op => "an operation",
             Self::Listener => "a listener",
             Self::CompletionQueue => "a completion queue",
+            Self::Run => "a run",
         }
     }
 }

@@ -7,7 +7,7 @@
 //! dereferences a handle.
 //!
 //! The modules do not use each other in a circle. From the bottom to the top: `status` and `callback`, `lock_object`, `event`,
-//! `config`, `client`, `lock`, `hold`, `semaphore`, and then all other modules. This crate must not contain rules about locks.
+//! `config`, `client`, `lock`, `hold`, `semaphore`, `run`, and then all other modules. This crate must not contain rules about locks.
 
 #![allow(non_camel_case_types, reason = "the names follow the style of C")]
 #![allow(
@@ -32,6 +32,7 @@ pub mod op;
 pub mod op_answer;
 pub mod participant;
 pub mod revocation;
+pub mod run;
 pub mod semaphore;
 pub mod start;
 pub mod status;

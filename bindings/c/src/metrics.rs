@@ -181,8 +181,8 @@ pub unsafe extern "C" fn zkl_client_prometheus(
         // SAFETY: the caller keeps both pointers valid during the call.
         let buffer = unsafe { Buffer::new(buf, size, needed_out)? };
         // SAFETY: the caller keeps the string valid during the call.
-        let labels = if labels.is_null() { "" } else { unsafe { arg::text("labels", labels)? } };
-        let labels = Labels::parse(labels)?;
+        let labels = unsafe { arg::optional_text("labels", labels)? };
+        let labels = Labels::parse(labels.unwrap_or_default())?;
         buffer.set(&handle::get(client)?.client.metrics()?.prometheus(&labels))
     })
 }

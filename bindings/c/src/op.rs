@@ -17,13 +17,14 @@ use crate::hold::{ZKL_OWNER_THREAD, owner_of, zkl_hold};
 use crate::lock_object::zkl_lock;
 use crate::op_answer::OpAnswer;
 use crate::participant::zkl_participant;
+use crate::run::{self, zkl_past_run, zkl_run};
 use crate::semaphore::{positive, zkl_semaphore};
 use crate::status::zkl_status;
 
 /// An operation that a *_start function starts: an acquire or another call. An operation continues even if no thread waits for
 /// it. An acquire ends within its timeout. Any other operation takes at most as long as the blocking form of the call. The
 /// function zkl_op_result returns the status of every operation. The other results of an operation come from zkl_op_hold,
-/// zkl_op_value, zkl_op_participant, zkl_op_client and zkl_op_semaphore.
+/// zkl_op_value, zkl_op_participant, zkl_op_client, zkl_op_semaphore, zkl_op_run and zkl_op_past_run.
 pub struct zkl_op(());
 
 /// The object that a `zkl_op` handle identifies.
@@ -204,11 +205,11 @@ pub extern "C" fn zkl_check_may_wait() -> zkl_status {
     status(|| refuse_in_callback(None))
 }
 
-/// Cancels an operation that acquires, connects, or waits for a loss. A canceled operation ends with ZKL_E_CANCELED,
-/// and the library deletes the node of a canceled acquire. The message of a canceled connect says why the client is not
-/// connected yet (zkl_op_message). An operation that is about to succeed may still end with ZKL_OK. If the operation
-/// has already ended, its result does not change. The call has no effect on any other operation, for example releasing
-/// a lock, querying a lock, or closing a client.
+/// Cancels an operation that acquires, connects, waits for a loss, or begins a run. A canceled operation ends with
+/// ZKL_E_CANCELED. The library deletes the node of a canceled acquire, and removes a canceled run from the record. The message of
+/// a canceled connect says why the client is not connected yet (zkl_op_message). An operation that is about to succeed may still
+/// end with ZKL_OK. If the operation has already ended, its result does not change. The call has no effect on any other
+/// operation, for example releasing a lock, querying a lock, or closing a client.
 ///
 /// Returns: ZKL_OK, even if the call has no effect; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function, but a signal handler must not.
@@ -244,8 +245,8 @@ pub unsafe extern "C" fn zkl_op_hold(op: *mut zkl_op, hold_out: *mut *mut zkl_ho
 
 /// Gets the number that an operation found. For zkl_shared_count_get_start, the number is the value of the shared count. For
 /// zkl_fence_check_start, the number is 1 if the hold still exists, and 0 otherwise. For zkl_participants_start,
-/// zkl_queue_start and zkl_semaphore_participants_start, the number is the number of participants. The program may call the
-/// function any number of times.
+/// zkl_queue_start and zkl_semaphore_participants_start, the number is the number of participants. For zkl_past_runs_start, the
+/// number is the number of past runs. The program may call the function any number of times.
 ///
 /// Returns: ZKL_OK, with the number in `*value_out`. On failure:
 /// - ZKL_E_PENDING while the operation is still running.
@@ -259,10 +260,11 @@ pub unsafe extern "C" fn zkl_op_value(op: *const zkl_op, value_out: *mut i64) ->
     status(|| {
         // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("value_out", value_out)? };
-        let does = "reads a shared count, checks a fencing token or lists participants";
+        let does = "reads a shared count, checks a fencing token, lists participants or reads past runs";
         out.set(handle::get(op)?.answer("value", does, |answer| match answer {
             OpAnswer::Number(value) => Some(*value),
             OpAnswer::Participants(found) => i64::try_from(found.len()).ok(),
+            OpAnswer::PastRuns(runs) => i64::try_from(runs.len()).ok(),
             _ => None,
         })?);
         Ok(())
@@ -295,11 +297,52 @@ pub unsafe extern "C" fn zkl_op_participant(
             OpAnswer::Participants(found) => Some(found),
             _ => None,
         })?;
-        let participant = found.get(index).ok_or_else(|| {
-            let message = format!("index is {index}; expected less than {}, the number of participants", found.len());
-            Error::new(Status::Invalid, message)
+        out.set(at(found, index, "participants")?.as_ptr());
+        Ok(())
+    })
+}
+
+/// Gets a past run that an operation has read (zkl_past_runs_start). The parameter `index` selects the run. The newest run has the
+/// index 0. The function zkl_op_value gets the number of runs. The struct belongs to the library, and is valid until the operation
+/// is freed.
+///
+/// Returns: ZKL_OK, with the run in `*run_out`. On failure: the same statuses as zkl_op_participant.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_op_past_run(
+    op: *const zkl_op,
+    index: usize,
+    run_out: *mut *const zkl_past_run,
+) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller keeps the pointer valid during the call.
+        let out = unsafe { Output::new("run_out", run_out)? };
+        let op = handle::get(op)?;
+        let runs = op.answer("past runs", "reads past runs", |answer| match answer {
+            OpAnswer::PastRuns(runs) => Some(runs),
+            _ => None,
         })?;
-        out.set(participant.as_ptr());
+        out.set(at(runs, index, "past runs")?.as_ptr());
+        Ok(())
+    })
+}
+
+/// Takes the run from a zkl_hold_begin_run_start operation that has ended with ZKL_OK. If `*run_out` is not NULL, the caller must end
+/// the run with zkl_run_finish. If `*run_out` is NULL, the job has already run in this period. The program can take the run once.
+///
+/// Returns: the same statuses as zkl_op_client.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_op_run(op: *mut zkl_op, run_out: *mut *mut zkl_run) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller keeps the pointer valid during the call.
+        let out = unsafe { Output::new("run_out", run_out)? };
+        let start = handle::get(op)?.answer("run", "begins a run", |answer| match answer {
+            OpAnswer::Run(start) => Some(start.take("run")),
+            _ => None,
+        })??;
+        out.set(run::insert(start)?);
         Ok(())
     })
 }
@@ -350,12 +393,13 @@ pub unsafe extern "C" fn zkl_op_semaphore(op: *mut zkl_op, semaphore_out: *mut *
     })
 }
 
-/// Frees an operation. If an acquire, a connect or a wait for a loss is still running, the call cancels it. Any other
-/// operation, for example a release, runs to completion. Calls of zkl_op_wait that wait for the operation fail with
+/// Frees an operation. If an acquire, a connect, a wait for a loss or the beginning of a run is still running, the call cancels
+/// it. Any other operation, for example a release, runs to completion. Calls of zkl_op_wait that wait for the operation fail with
 /// ZKL_E_CLOSED. The parameter `op` may be NULL. In a forked child, the call does nothing.
 ///
 /// If the program frees the operation before it has taken the operation's client (zkl_op_client), the library closes the
-/// client in the background. The library then calls no further callbacks of this client.
+/// client in the background. The library then calls no further callbacks of this client. If the program has not taken a run that
+/// has begun (zkl_op_run), the library removes the run from the record in the background.
 ///
 /// A successful acquire operation owns its hold until the program takes the hold with zkl_op_hold. If the program frees the
 /// operation before, the library releases the hold without waiting for the server. There is one exception: if the owner is
@@ -494,6 +538,14 @@ impl CompletionFd {
 /// Makes a handle for an operation that has started.
 pub(crate) fn insert(operation: Operation<OpAnswer>, kind: Kind) -> Result<*mut zkl_op> {
     handle::insert(OpObject::new(operation, kind)?)
+}
+
+/// Returns an element of a list.
+fn at<'a, T>(list: &'a [T], index: usize, what: &str) -> Result<&'a T> {
+    list.get(index).ok_or_else(|| {
+        let message = format!("index is {index}; expected less than {}, the number of {what}", list.len());
+        Error::new(Status::Invalid, message)
+    })
 }
 
 fn pending_error() -> Error {

@@ -2,11 +2,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use zklock::{Client, Error, Hold, Participant, Result, Semaphore, Status};
+use zklock::{Client, Error, Hold, Participant, PastRun, Result, RunStart, Semaphore, Status};
 
 use crate::client::ClientObject;
 use crate::lock_object::LockHandles;
 use crate::participant::ParticipantRecord;
+use crate::run::PastRunRecord;
 use crate::semaphore::{self, SemaphoreObject};
 
 /// The answer of an operation that has succeeded.
@@ -14,7 +15,9 @@ pub(crate) enum OpAnswer {
     Done,
     Number(i64),
     Participants(Vec<ParticipantRecord>),
+    PastRuns(Vec<PastRunRecord>),
     Hold(Once<Hold>),
+    Run(Once<RunStart>),
     Client(Once<ClientObject>),
     Semaphore(Once<SemaphoreObject>),
 }
@@ -34,6 +37,15 @@ impl OpAnswer {
 
     pub(crate) fn participants(found: Vec<Participant>) -> Result<Self> {
         Ok(Self::Participants(found.into_iter().map(ParticipantRecord::new).collect()))
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "the type of a conversion that can fail")]
+    pub(crate) fn past_runs(runs: Vec<PastRun>) -> Result<Self> {
+        Ok(Self::PastRuns(runs.into_iter().map(PastRunRecord::new).collect()))
+    }
+
+    pub(crate) fn run(start: RunStart) -> Result<Self> {
+        Ok(Self::Run(Once::new(start)))
     }
 
     pub(crate) fn hold(hold: Hold) -> Result<Self> {

@@ -14,6 +14,7 @@ use crate::hold::{self, zkl_hold};
 use crate::lock_object::{LockHandles, zkl_lock};
 use crate::op::{self, Kind, zkl_op};
 use crate::op_answer::OpAnswer;
+use crate::run::{JobArguments, zkl_run};
 use crate::semaphore::zkl_semaphore;
 use crate::status::zkl_status;
 
@@ -275,6 +276,92 @@ pub unsafe extern "C" fn zkl_hold_wait_lost_start(hold: *mut zkl_hold, op_out: *
         start(op_out, || {
             let (wait, whose) = hold::query(hold, |hold| Ok((hold.start_wait_lost()?, hold::whose(hold))))?;
             Ok(wait.and_then(move |()| Err(Error::new(Status::Lost, format!("{whose} no longer safe")))))
+        })
+    }
+}
+
+/// Starts to begin a run of a job. After the operation has ended with ZKL_OK, zkl_op_run gets the run, or NULL if the job has
+/// already run. If the program cancels or frees the operation before it has taken the run, the library removes the run from the
+/// record in the background. If the program releases the hold before the removal, the run counts as interrupted. All other rules
+/// of zkl_hold_begin_run also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+///
+/// Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_hold_begin_run. On
+/// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_LOST, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_hold_begin_run_start(
+    hold: *mut zkl_hold,
+    period: *const c_char,
+    zone: *const c_char,
+    flags: u32,
+    op_out: *mut *mut zkl_op,
+) -> zkl_status {
+    // SAFETY: the caller keeps all three pointers valid during the call.
+    unsafe {
+        start(op_out, || {
+            let job = JobArguments::new(period, zone, flags)?;
+            Ok(job.start(&*handle::get(hold)?)?.and_then(OpAnswer::run))
+        })
+    }
+}
+
+/// Starts to end a run, and frees the handle immediately. The operation ends when a server has confirmed the record. All other
+/// rules of zkl_run_finish also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If
+/// the program frees the operation early, the library still writes the record.
+///
+/// Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_run_finish. On failure:
+/// ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_LOST, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call
+/// that fails with ZKL_E_INVALID does not free the handle.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_run_finish_start(
+    run: *mut zkl_run,
+    failure: *const c_char,
+    op_out: *mut *mut zkl_op,
+) -> zkl_status {
+    // SAFETY: the caller keeps both pointers valid during the call.
+    unsafe {
+        start(op_out, || {
+            let failure = arg::optional_text("failure", failure)?;
+            Ok(handle::take(run)?.start_finish(failure)?.and_then(OpAnswer::done))
+        })
+    }
+}
+
+/// Starts to remove a run from the record, and frees the handle immediately. All other rules of zkl_run_take_back also apply to
+/// this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If the program frees the operation early,
+/// the library still removes the run.
+///
+/// Returns: the same statuses as zkl_run_finish_start.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_run_take_back_start(run: *mut zkl_run, op_out: *mut *mut zkl_op) -> zkl_status {
+    // SAFETY: the caller keeps the pointer valid during the call.
+    unsafe { start(op_out, || Ok(handle::take(run)?.start_take_back()?.and_then(OpAnswer::done))) }
+}
+
+/// Starts to read the last runs of the job of a lock. The rules of zkl_past_runs apply, except that no callback receives the runs.
+/// After the operation has ended with ZKL_OK, zkl_op_value gets the number of runs, and zkl_op_past_run gets each run. The caller
+/// must free the new operation, `*op_out`, with zkl_op_free.
+///
+/// Returns: ZKL_OK if the operation has started. Later, zkl_op_result returns the same statuses as zkl_past_runs. On failure:
+/// ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Does not block. The operation ends within the session timeout. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_past_runs_start(
+    client: *mut zkl_client,
+    path: *const c_char,
+    op_out: *mut *mut zkl_op,
+) -> zkl_status {
+    // SAFETY: the caller keeps both pointers valid during the call.
+    unsafe {
+        start(op_out, || {
+            let path = arg::text("path", path)?;
+            Ok(handle::get(client)?.client.start_past_runs(path)?.and_then(OpAnswer::past_runs))
         })
     }
 }

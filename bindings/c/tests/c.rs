@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         c("revoke"),
         c("handover"),
         c("fence"),
+        c("once"),
         c("waiting"),
         Program { leaks: Leaks::AreNatural, ..c("credentials") },
         c("metrics"),

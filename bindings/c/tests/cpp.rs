@@ -214,6 +214,8 @@ fn every_standard_has_one_layout() {
         "event",
         "participant",
         "waiting",
+        "run",
+        "past_run",
     ];
     let sizes: String =
         classes.iter().map(|class| format!("    std::printf(\"{class} %zu\\n\", sizeof(zkl::{class}));\n")).collect();

@@ -51,6 +51,7 @@ fn sections() -> Vec<Section> {
         },
         section("Fencing", "Numbers with which a store can reject late writes. See docs/fencing.md.", &["fencing"]),
         section("Semaphores", "A limited number of leases. One call can acquire one or more of them.", &["semaphore"]),
+        section("Runs", "A job that many programs start, and that one of them runs in each period.", &["run"]),
         section(
             "Participants and waits",
             "Queries for tools and messages: the participants of a lock, and what a call waits for.",
@@ -149,7 +150,7 @@ fn every_function_that_acquires_or_creates_warns_of_an_unused_result() {
         functions().into_iter().filter(|function| function.is_checked).map(|function| function.name).collect();
     let expected = |name: &str| {
         ["_new", "_acquire", "_start", "_listen"].iter().any(|part| name.contains(part)) && !name.ends_with("_free")
-            || ["zkl_op_hold", "zkl_op_client", "zkl_op_semaphore"].contains(&name)
+            || ["zkl_op_hold", "zkl_op_client", "zkl_op_semaphore", "zkl_op_run", "zkl_hold_begin_run"].contains(&name)
     };
     let all: BTreeSet<String> =
         functions().into_iter().map(|function| function.name).filter(|name| expected(name)).collect();

@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rustix::system::uname;
-use zklock::{Client, Error, Permission};
+use zklock::internal::record_path;
+use zklock::{Client, Error, Permission, Status};
 
 use super::finding::{Finding, milliseconds};
-use crate::clock::wall_time;
+use crate::clock::{timestamp, wall_time};
 use crate::duration::show;
 use crate::exit::{Exit, Failure};
 use crate::holder::quote;
 use crate::owner::printable_line;
-use crate::run::{Record, record_path};
+use crate::run::is_in_future;
 use crate::settings::Settings;
 use crate::survey::{Entry, Role, Survey, below, is_of_one_object, read_contents};
 
@@ -365,28 +366,26 @@ fn is_older_than_the_list(created: Timestamp) -> bool {
 /// Checks the record of `--once-per`.
 fn record(client: &Client, path: &str) -> Result<Option<Finding>, Failure> {
     let node = record_path(path);
-    let content = match client.read_node(&node) {
+    let runs = match client.past_runs(path) {
         Err(error) if is_of_one_object(&error) => {
             let advice =
                 "run --once-per needs this right. Check the credentials (auth.*), or let an owner change the list.";
             return Ok(Some(Finding::fail("runs", node, error.into()).advise(advice)));
         }
-        content => content?,
-    };
-    let record = match Record::parse(node.clone(), content.as_ref()) {
-        Ok(record) => record,
-        Err(failure) => {
+        Err(error) if error.status() == Status::Invalid => {
             let advice = "run --once-per cannot use this path. Delete the node, or choose another path.";
-            return Ok(Some(Finding::fail("runs", node, failure).advise(advice)));
+            return Ok(Some(Finding::fail("runs", node, error.into()).advise(advice)));
         }
+        runs => runs?,
     };
-    let Some(last) = record.runs().first() else { return Ok(None) };
-    if last.is_in_future(wall_time()) {
-        let detail = format!("{} began the last run at {:.0}, in the future of this host", last.owner, last.started);
+    let Some(last) = runs.first() else { return Ok(None) };
+    if is_in_future(last, wall_time()) {
+        let (owner, began) = (printable_line(&last.owner), timestamp(last.started));
+        let detail = format!("{owner} began the last run at {began:.0}, in the future of this host");
         let advice = "Until its period is over, run --once-per skips the job. Compare the clocks of both hosts. If the time of the run is wrong, delete the node.";
         return Ok(Some(Finding::warn("runs", node, detail).advise(advice)));
     }
-    let recorded = match record.runs().len() {
+    let recorded = match runs.len() {
         1 => "1 run is recorded".to_owned(),
         count => format!("{count} runs are recorded"),
     };

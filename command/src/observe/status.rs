@@ -2,16 +2,16 @@
 
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
-use zklock::Client;
+use zklock::internal::past_run_json;
+use zklock::{Client, PastRun, RunResult, Status};
 
 use super::connect;
 use super::table::{Table, answer, width};
 use crate::cli::StatusArguments;
-use crate::clock::wall_time;
+use crate::clock::{show_time, timestamp, wall_time};
 use crate::duration::age;
 use crate::exit::{Exit, Failure};
-use crate::run::{Record, Run, RunResult, record_path};
-use crate::schedule::show_time;
+use crate::owner::printable_line;
 use crate::survey::{Content, Entry, Kind, Role, Survey, is_of_one_object, read_contents};
 
 /// Shows the queue.
@@ -19,34 +19,35 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<Exit, Failure> {
     let client = connect(&arguments.connection)?;
     let mut survey = Survey::of_lock(&client, &arguments.path)?;
     read_contents(&client, survey.entries.iter_mut().take(arguments.limit))?;
-    let record = read_record(&client, &arguments.path)?;
+    let runs = read_runs(&client, &arguments.path)?;
     answer(&if arguments.json {
-        format!("{}\n", to_json(&survey, &record, arguments.limit))
+        format!("{}\n", to_json(&survey, &runs, arguments.limit))
     } else {
-        show(&survey, &record, arguments.limit)
+        show(&survey, &runs, arguments.limit)
     })?;
     Ok(Exit::Command(0))
 }
 
-/// Reads the record of runs. The inner error says that this client cannot read the node, for example because an access
-/// control list forbids it, or that the node contains other data.
-fn read_record(client: &Client, path: &str) -> Result<Result<Record, Failure>, Failure> {
-    let path = record_path(path);
-    match client.read_node(&path) {
-        Err(error) if is_of_one_object(&error) => Ok(Err(error.into())),
-        node => Ok(Record::parse(path, node?.as_ref())),
+/// The runs in the record. The error says that this client cannot read the node, for example because an access control list
+/// forbids it, or that the node contains other data.
+type Runs = Result<Vec<PastRun>, Failure>;
+
+fn read_runs(client: &Client, path: &str) -> Result<Runs, Failure> {
+    match client.past_runs(path) {
+        Err(error) if is_of_one_object(&error) || error.status() == Status::Invalid => Ok(Err(error.into())),
+        runs => Ok(Ok(runs?)),
     }
 }
 
 /// Returns the runs of the record, and why it is not readable or not valid.
-fn runs_and_error(record: &Result<Record, Failure>) -> (&[Run], Option<&str>) {
-    match record {
-        Ok(record) => (record.runs(), None),
+fn runs_and_error(runs: &Runs) -> (&[PastRun], Option<&str>) {
+    match runs {
+        Ok(runs) => (runs, None),
         Err(failure) => (&[], Some(&failure.message)),
     }
 }
 
-fn show(survey: &Survey, record: &Result<Record, Failure>, limit: usize) -> String {
+fn show(survey: &Survey, runs: &Runs, limit: usize) -> String {
     let now = wall_time();
     let mut text = format!("{}: {}\n", survey.path, summary(survey));
     if !survey.entries.is_empty() {
@@ -65,7 +66,7 @@ fn show(survey: &Survey, record: &Result<Record, Failure>, limit: usize) -> Stri
             _ => format!("... {hidden} more participants are not shown; --limit {all} shows them\n"),
         });
     }
-    let (runs, error) = runs_and_error(record);
+    let (runs, error) = runs_and_error(runs);
     if let Some(error) = error {
         text.push_str(&format!("\n{error}\n"));
     }
@@ -73,10 +74,10 @@ fn show(survey: &Survey, record: &Result<Record, Failure>, limit: usize) -> Stri
         let zone = TimeZone::system();
         let mut table = Table::new(["PERIOD", "BEGAN", "TOOK", "BY", "RESULT"]);
         for run in runs {
-            let took = run.ended.map(|ended| age(Some(run.started), ended)).unwrap_or_default();
-            let times = [run.period, run.started].map(|time| show_time(time, &zone));
+            let took = run.ended.map(|ended| age(Some(timestamp(run.started)), timestamp(ended))).unwrap_or_default();
+            let times = [run.period, run.started].map(|time| show_time(timestamp(time), &zone));
             let [period, began] = times.map(|time| time.chars().take(19).collect());
-            table.add([period, began, took, run.owner.clone(), result(run)]);
+            table.add([period, began, took, printable_line(&run.owner), result(run)]);
         }
         text.push_str(&format!("\nlast runs of the job:\n{}", table.show(width(), &[19, 19, 6, 20])));
     }
@@ -110,16 +111,16 @@ fn participant(entry: &Entry) -> String {
     format!("{}{user}{foreign}{permanent}", entry.who())
 }
 
-fn result(run: &Run) -> String {
+fn result(run: &PastRun) -> String {
     match &run.result {
         RunResult::Running => "running or interrupted".to_owned(),
         RunResult::Succeeded => "succeeded".to_owned(),
-        RunResult::Failed(how) => format!("failed: {how}"),
+        RunResult::Failed(how) => format!("failed: {}", printable_line(how)),
     }
 }
 
-fn to_json(survey: &Survey, record: &Result<Record, Failure>, limit: usize) -> Value {
-    let (runs, error) = runs_and_error(record);
+fn to_json(survey: &Survey, runs: &Runs, limit: usize) -> Value {
+    let (runs, error) = runs_and_error(runs);
     let shown = survey.entries.iter().take(limit);
     json!({
         "path": survey.path,
@@ -131,7 +132,7 @@ fn to_json(survey: &Survey, record: &Result<Record, Failure>, limit: usize) -> V
         "not_readable": survey.denied,
         "queue": shown.map(Entry::to_json).collect::<Vec<_>>(),
         "not_shown": survey.entries.len().saturating_sub(limit),
-        "runs": runs.iter().map(Run::to_json).collect::<Vec<_>>(),
+        "runs": runs.iter().map(past_run_json).collect::<Vec<_>>(),
         "runs_error": error,
     })
 }

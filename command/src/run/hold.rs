@@ -4,7 +4,9 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use zklock::{Client, Error, Lock, LockState, Operation, Owner, Participant, Result, Semaphore, Status, Waiting};
+use zklock::{
+    Client, Error, Lock, LockState, Operation, Owner, Participant, Period, Result, RunStart, Semaphore, Status, Waiting,
+};
 
 use crate::cli::LockArguments;
 use crate::exit::Failure;
@@ -189,6 +191,11 @@ impl Hold {
     /// Returns the first node of the hold.
     pub(crate) fn node(&self) -> Result<String> {
         self.nodes()?.into_iter().next().ok_or_else(|| Error::from(Status::Internal))
+    }
+
+    /// Starts to begin a run of the job of the first path.
+    pub(crate) fn start_begin_run(&self, period: &Period, retry_failed: bool) -> Result<Operation<RunStart>> {
+        self.hold.start_begin_run(period, retry_failed)
     }
 
     /// Starts releasing the lock.

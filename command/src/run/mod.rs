@@ -27,12 +27,13 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::json;
-use zklock::{Client, Operation, Status};
+use zklock::internal::{counting_run, period_zone};
+use zklock::{Client, Operation, PastRun, Period, Run, RunResult, RunStart, Status};
 
 use self::acquire::AcquireLimit;
 use self::guardian::{Guardian, GuardianEvent};
@@ -42,17 +43,15 @@ use self::inbox::Inbox;
 use self::link::Ending;
 use self::nesting::Held;
 use self::notify::ServiceManager;
-use self::once::Decision;
-pub(crate) use self::once::{Record, Run, RunResult, record_path};
+pub(crate) use self::once::is_in_future;
 use self::policy::Limits;
 use self::supervise::{Cause, Outcome, Supervision};
 use crate::cli::{JobArguments, OnLost, OnRevoke};
-use crate::clock::{BootTime, wall_time};
+use crate::clock::{BootTime, show_time, wall_time};
 use crate::console::Console;
 use crate::exit::{Exit, Failure};
 use crate::owner::{self, Owner};
 use crate::process::{self, SavedTerminal};
-use crate::schedule::{Schedule, show_time, zone_of_host};
 use crate::settings::Settings;
 use crate::variables;
 
@@ -82,11 +81,12 @@ pub(crate) fn run(job: &Job, console: &Console) -> Result<Exit, Failure> {
     if job.command.is_some() {
         check_lengths(&job.paths, job.mode, &held)?;
     }
-    let zone = match &job.options.time_zone {
-        Some(zone) => zone.clone(),
-        None if job.options.once_per.is_some() => zone_of_host()?,
-        None => TimeZone::UTC,
+    let period = match (job.options.once_per.clone(), &job.options.time_zone) {
+        (Some(period), Some(zone)) => Some(period.in_zone(zone)?),
+        (period, _) => period,
     };
+    // An unknown zone in the variable TZ fails before the wait for the lock.
+    let zone = period.as_ref().map_or(Ok(TimeZone::UTC), period_zone)?;
     let (signals, mask) = signals::block()?;
     let guardian =
         job.command.as_deref().map(|command| Guardian::start(command, mask, job.options.leave_running)).transpose()?;
@@ -101,6 +101,7 @@ pub(crate) fn run(job: &Job, console: &Console) -> Result<Exit, Failure> {
         service,
         owner,
         held,
+        period,
         zone,
         is_interrupted: Cell::new(false),
     };
@@ -141,11 +142,6 @@ const BEGIN_LIMIT: Duration = Duration::from_secs(2);
 /// The state of a run whose beginning no server has confirmed.
 const UNKNOWN: &str = "the run did not start, but it may be in the record and count as interrupted";
 
-/// The number of session timeouts for which `zklock` tries to write the end of a run.
-const RECORD_TIMEOUTS: u32 = 3;
-/// The time between two of these attempts.
-const RECORD_PAUSE: Duration = Duration::from_millis(100);
-
 /// The process that has the session.
 struct Wrapper<'a> {
     job: &'a Job,
@@ -159,7 +155,9 @@ struct Wrapper<'a> {
     /// True if a signal has arrived after the end of the command. It ends the wait for the servers, and no other wait
     /// follows.
     is_interrupted: Cell<bool>,
-    /// The time zone of the periods of `--once-per`.
+    /// The period of `--once-per`.
+    period: Option<Period>,
+    /// The time zone of the period.
     zone: TimeZone,
 }
 
@@ -183,8 +181,8 @@ impl Wrapper<'_> {
     fn run_with(&self, client: &Client, deadline: Option<BootTime>) -> Result<Exit, Failure> {
         // A grace period that is too long fails before the wait for the lock.
         self.limits(client)?;
-        if let Some(schedule) = self.job.options.once_per {
-            self.check_runs(client, schedule, deadline)?;
+        if let Some(period) = &self.period {
+            self.check_runs(client, period, deadline)?;
         }
         let target = Target::new(client, self.job.mode, &self.job.paths)?;
         let queued = wall_time();
@@ -213,10 +211,7 @@ impl Wrapper<'_> {
         }
         let environment = self.environment(client, &hold, waited)?;
         // After the beginning of the run is in the record, only the end of the run or its removal may follow.
-        let record = match self.job.options.once_per {
-            Some(schedule) => Some(self.begin_run(client, &hold, schedule)?),
-            None => None,
-        };
+        let run = self.period.as_ref().map(|period| self.begin_run(&hold, period)).transpose()?;
         let supervision = Supervision {
             console: self.console,
             inbox: &self.inbox,
@@ -244,8 +239,8 @@ impl Wrapper<'_> {
         if outcome.as_ref().is_ok_and(|outcome| outcome.is_interrupted) {
             self.is_interrupted.set(true);
         }
-        let is_recorded = match record {
-            Some(record) => self.finish_run(client, &hold, record, outcome.as_ref())?,
+        let is_recorded = match &run {
+            Some(run) => self.finish_run(run, outcome.as_ref())?,
             None => true,
         };
         let exit = exit_of(outcome?);
@@ -412,7 +407,7 @@ impl Wrapper<'_> {
         let waker = self.inbox.waker();
         call.on_done(move || waker.wake())?;
         while !call.is_over() {
-            if self.is_interrupted.get() || self.pause(None)? {
+            if self.is_interrupted.get() || self.pause()? {
                 self.is_interrupted.set(true);
                 return Ok(None);
             }
@@ -422,8 +417,8 @@ impl Wrapper<'_> {
 
     /// Waits after the command has ended, until something happens. Returns whether a signal has arrived that would end
     /// a process.
-    fn pause(&self, limit: Option<Duration>) -> Result<bool, Failure> {
-        self.inbox.wait(None, limit)?;
+    fn pause(&self) -> Result<bool, Failure> {
+        self.inbox.wait(None, None)?;
         let mut is_ending = false;
         while let Some(received) = self.inbox.signal()? {
             is_ending |= received.is_ending();
@@ -438,180 +433,81 @@ impl Wrapper<'_> {
 
     /// Fails if the job has already ended in this period. The check needs no lock and writes nothing. A run that has
     /// not ended says nothing yet.
-    fn check_runs(&self, client: &Client, schedule: Schedule, deadline: Option<BootTime>) -> Result<(), Failure> {
-        let (record, period) = (self.read_record(client, deadline)?, self.period(wall_time(), schedule)?);
-        match record.decide(period, self.job.options.retry_failed) {
-            Decision::Skip(last) if last.result != RunResult::Running => Err(self.skipped(last)),
+    fn check_runs(&self, client: &Client, period: &Period, deadline: Option<BootTime>) -> Result<(), Failure> {
+        let runs = self.answer(client.start_past_runs(self.job.path())?, deadline)?;
+        match counting_run(&runs, period.start(SystemTime::now())?, self.job.options.retry_failed) {
+            Some(last) if last.result != RunResult::Running => Err(self.skipped(last)),
             _ => Ok(()),
         }
     }
 
     /// Decides whether the job runs in this period, and writes the beginning of the run.
-    fn begin_run(&self, client: &Client, hold: &Hold, schedule: Schedule) -> Result<Record, Failure> {
-        let now = wall_time();
-        let period = self.period(now, schedule)?;
-        loop {
-            let mut record = self.read_record(client, None)?;
-            if let Decision::Skip(last) = record.decide(period, self.job.options.retry_failed) {
-                return Err(self.skipped(last));
-            }
-            self.check_unfinished(client, &record)?;
-            let node = hold.node()?;
-            let run = Run {
-                period,
-                started: now,
-                ended: None,
-                result: RunResult::Running,
-                owner: self.owner.name(),
-                token: hold.tokens()?.first().copied().unwrap_or_default(),
-                node: Some(node.clone()),
+    fn begin_run(&self, hold: &Hold, period: &Period) -> Result<Run, Failure> {
+        let beginning = hold.start_begin_run(period, self.job.options.retry_failed)?;
+        let interrupted = self.wait_for(&beginning, None).and_then(|()| self.wait(Some(Duration::ZERO)));
+        let Err(failure) = interrupted else {
+            return match beginning.wait()? {
+                RunStart::Run(run) => Ok(run),
+                RunStart::Skip(last) => Err(self.skipped(&last)),
             };
-            let writing = record.begin(client, &node, run)?;
-            let interrupted = self.wait_for(&writing, None).and_then(|()| self.wait(Some(Duration::ZERO)));
-            // After a signal, the wait is short. The next step depends on whether the servers have performed the write.
-            let limit = if interrupted.is_ok() { Duration::MAX } else { BEGIN_LIMIT };
-            let no_answer = || Err(Status::Connection.into());
-            let written = writing.wait_for(limit).unwrap_or_else(no_answer);
-            if let Ok(Some(version)) = written {
-                record.on_begun(version);
-            }
-            match (written, interrupted) {
-                (Ok(Some(_)), Ok(())) => return Ok(record),
-                (Ok(Some(_)), Err(failure)) => {
-                    self.take_back(client, &node, record)?;
-                    return Err(failure);
-                }
-                (Err(error), Err(failure)) if error.status() == Status::Connection => {
-                    self.console.warn(UNKNOWN);
-                    return Err(failure);
-                }
-                (_, Err(failure)) => return Err(failure),
-                (Err(error), Ok(())) if error.status() == Status::Connection => {
-                    return Err(Failure::new(Exit::Unavailable, format!("{}; {UNKNOWN}", error.message())));
-                }
-                (Err(error), Ok(())) => return Err(error.into()),
-                // If someone has changed the record although this process holds the lock, the decision is made again.
-                (Ok(None), Ok(())) => {}
-            }
-        }
-    }
-
-    /// Fails if the last run has not ended and still holds its lock. Its lock is then of another kind, because this
-    /// process also holds a lock of the path.
-    fn check_unfinished(&self, client: &Client, record: &Record) -> Result<(), Failure> {
-        let Some((last, node)) = record.unfinished().and_then(|last| Some((last, last.node.as_deref()?))) else {
-            return Ok(());
         };
-        if self.answer(client.start_read_node(node)?, None)?.is_none() {
-            return Ok(());
+        // After a signal, the wait is short. The next step depends on whether the servers have performed the write.
+        beginning.cancel()?;
+        match beginning.wait_for(BEGIN_LIMIT) {
+            Some(Ok(RunStart::Run(run))) => self.take_back(&run)?,
+            Some(Err(error)) if error.status() == Status::Connection => self.console.warn(UNKNOWN),
+            None => self.console.warn(UNKNOWN),
+            Some(_) => {}
         }
-        let message = format!(
-            "{} still runs the job of {} under another kind of lock ({node}); use the same kind of lock in all calls",
-            last.owner,
-            self.job.path()
-        );
-        Err(Failure::new(Exit::Foreign, message))
+        Err(failure)
     }
 
     /// Removes a run that never started from the record, so that the job can still run in this period.
-    fn take_back(&self, client: &Client, hold_node: &str, mut record: Record) -> Result<(), Failure> {
-        let why = match record.take_back(client, hold_node).map(|call| self.answer_or_signal(call)) {
-            Ok(answered) => match answered? {
-                Some(Ok(Some(_))) => return Ok(()),
-                Some(Ok(None)) => "another program has changed the record".to_owned(),
-                Some(Err(error)) => error.message().to_owned(),
-                None => "a signal ended the wait for the servers".to_owned(),
-            },
-            Err(error) => error.message().to_owned(),
-        };
-        self.console.warn(&format!("the command did not start, but its run may count as interrupted: {why}"));
+    fn take_back(&self, run: &Run) -> Result<(), Failure> {
+        if let Some(why) = self.end_run(run.start_take_back())? {
+            self.console.warn(&format!("the command did not start, but its run may count as interrupted: {why}"));
+        }
         Ok(())
     }
 
-    fn read_record(&self, client: &Client, deadline: Option<BootTime>) -> Result<Record, Failure> {
-        let path = record_path(self.job.path());
-        let node = self.answer(client.start_read_node(&path)?, deadline)?;
-        Record::parse(path, node.as_ref())
-    }
-
-    fn period(&self, now: Timestamp, schedule: Schedule) -> Result<Timestamp, Failure> {
-        if now == Timestamp::MAX {
-            return Err(Failure::new(Exit::Internal, "the clock of this host shows a time after the year 9999"));
-        }
-        schedule.period_start(now, &self.zone).map_err(|error| Failure::system("finding the period", error))
-    }
-
-    fn skipped(&self, last: &Run) -> Failure {
+    fn skipped(&self, last: &PastRun) -> Failure {
         once::skipped(self.job.path(), last, wall_time(), |time| show_time(time, &self.zone))
     }
 
     /// Writes the end of the run, and returns whether the record is right. If the lock was lost before the command
     /// ended, the run stays in the record as interrupted.
-    fn finish_run(
-        &self,
-        client: &Client,
-        hold: &Hold,
-        mut record: Record,
-        outcome: Result<&Outcome, &Failure>,
-    ) -> Result<bool, Failure> {
-        if outcome.is_ok_and(|outcome| outcome.is_lost) {
-            return Ok(true);
-        }
-        let node = match hold.node() {
-            Ok(node) => node,
-            Err(error) => {
-                self.console.warn(&format!("the end of this run is not in the record: {}", error.message()));
-                return Ok(false);
-            }
-        };
-        let result = match outcome {
-            Ok(Outcome { ending: Some(Ending::Code(0)), cause: None, .. }) => RunResult::Succeeded,
-            Ok(Outcome { ending: Some(Ending::Code(code)), .. }) => RunResult::Failed(format!("exit code {code}")),
-            Ok(Outcome { ending: Some(Ending::Signal(signal)), .. }) => RunResult::Failed(signals::name(*signal)),
-            Ok(_) => RunResult::Failed("no exit code".to_owned()),
+    fn finish_run(&self, run: &Run, outcome: Result<&Outcome, &Failure>) -> Result<bool, Failure> {
+        let failure = match outcome {
+            Ok(outcome) if outcome.is_lost => return Ok(true),
+            Ok(Outcome { ending: Some(Ending::Code(0)), cause: None, .. }) => None,
+            Ok(Outcome { ending: Some(Ending::Code(code)), .. }) => Some(format!("exit code {code}")),
+            Ok(Outcome { ending: Some(Ending::Signal(signal)), .. }) => Some(signals::name(*signal)),
+            Ok(_) => Some("no exit code".to_owned()),
             // The supervision fails in these ways only before the command has started.
             Err(Failure { exit: Exit::NotFound | Exit::NotExecutable | Exit::Lost, .. }) => {
-                self.take_back(client, &node, record)?;
+                self.take_back(run)?;
                 return Ok(true);
             }
-            Err(failure) => RunResult::Failed(failure.message.clone()),
+            Err(failure) => Some(failure.message.clone()),
         };
-        let (ended, give_up) = (wall_time(), BootTime::now() + client.session_timeout()? * RECORD_TIMEOUTS);
-        let why = loop {
-            let written = match record.finish(client, &node, ended, result.clone()) {
-                Ok(call) => self.answer_or_signal(call)?,
-                Err(error) => Some(Err(error)),
-            };
-            match written {
-                Some(Ok(Some(_))) => return Ok(true),
-                // An earlier write whose answer was lost may have succeeded.
-                Some(Ok(None)) => match self.is_written(client, &record)? {
-                    Some(true) => return Ok(true),
-                    Some(false) => break "another program has changed the record".to_owned(),
-                    None if BootTime::now() > give_up => break "no server has answered in time".to_owned(),
-                    None => {}
-                },
-                None => break "a signal ended the wait for the servers".to_owned(),
-                Some(Err(error)) if error.status() != Status::Connection || BootTime::now() > give_up => {
-                    break error.message().to_owned();
-                }
-                Some(Err(_)) if self.pause(Some(RECORD_PAUSE))? => {
-                    self.is_interrupted.set(true);
-                    break "a signal ended the wait for the servers".to_owned();
-                }
-                Some(Err(_)) => {}
-            }
-        };
-        self.console.warn(&format!("the end of this run is not in the record: {why}"));
-        Ok(false)
+        let why = self.end_run(run.start_finish(failure.as_deref()))?;
+        if let Some(why) = &why {
+            self.console.warn(&format!("the end of this run is not in the record: {why}"));
+        }
+        Ok(why.is_none())
     }
 
-    /// Returns whether the servers have the record with this run, or `None` if they do not answer.
-    fn is_written(&self, client: &Client, record: &Record) -> Result<Option<bool>, Failure> {
-        let path = record_path(self.job.path());
-        let node = self.answer_or_signal(client.start_read_node(&path)?)?;
-        let Some(Ok(node)) = node else { return Ok(None) };
-        Ok(Some(Record::parse(path, node.as_ref()).is_ok_and(|written| written.has_same_run(record))))
+    /// Waits until the end of a run is in the record. Returns why it may not be there.
+    fn end_run(&self, ending: zklock::Result<Operation<()>>) -> Result<Option<String>, Failure> {
+        let ended = match ending {
+            Ok(call) => self.answer_or_signal(call)?,
+            Err(error) => Some(Err(error)),
+        };
+        Ok(match ended {
+            Some(Ok(())) => None,
+            Some(Err(error)) => Some(error.message().to_owned()),
+            None => Some("a signal ended the wait for the servers".to_owned()),
+        })
     }
 }
 

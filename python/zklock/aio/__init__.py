@@ -64,7 +64,7 @@ release.
 
 from zklock.aio._client import Client
 from zklock.aio._events import EventStream
-from zklock.aio._locks import Hold, Lock, MultiLock, Mutex, ReadLock, RwLock, SemaphoreMutex, WriteLock
+from zklock.aio._locks import Hold, Lock, MultiLock, Mutex, OncePer, ReadLock, Run, RwLock, SemaphoreMutex, WriteLock
 from zklock.aio._protocols import HoldLike, LockLike
 from zklock.aio._semaphore import Leases, Semaphore
 
@@ -78,7 +78,9 @@ __all__ = [
     "LockLike",
     "MultiLock",
     "Mutex",
+    "OncePer",
     "ReadLock",
+    "Run",
     "RwLock",
     "Semaphore",
     "SemaphoreMutex",
@@ -96,7 +98,9 @@ for _class in (
     LockLike,
     MultiLock,
     Mutex,
+    OncePer,
     ReadLock,
+    Run,
     RwLock,
     Semaphore,
     SemaphoreMutex,

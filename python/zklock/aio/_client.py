@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from zklock import _zklock as native
     from zklock._events import Event
     from zklock._metrics import Metrics
+    from zklock._once import PastRun
     from zklock._queue import Participant
     from zklock._zklock import Listener
 
@@ -328,6 +329,16 @@ class Client(Uncopyable):
         """
         client, bridge = self._require_connected()
         await bridge.wait(bridge.queue_for_call().shared_count_set(client, path, value))
+
+    async def past_runs(self, path: str) -> list[PastRun]:
+        """Return the last runs of the job of a lock, from the newest to the oldest, as a list of PastRun. The record
+        contains at most ten runs. ``Hold.once_per()`` and the command ``zklock run --once-per`` write the record.
+
+        The call waits for at most the session timeout. Raises ValueError if the node of the record contains other data,
+        and ConnectionLost if no server answers within the session timeout.
+        """
+        client, bridge = self._require_connected()
+        return await bridge.wait(bridge.queue_for_call().past_runs(client, path))
 
     async def fence_check(self, path: str, token: int) -> bool:
         """Ask the ensemble whether a fencing token belongs to a current holder of the lock on a path. Return True if

@@ -637,6 +637,21 @@ class Hold(Uncopyable):
         """
         self._native.check()
 
+    def once_per(self, period: str, *, retry_failed: bool = False, zone: str | None = None) -> OncePer:
+        """Return a block for the work of a job that runs once in each period, like ``zklock.Hold.once_per()``. Any task
+        may enter the block::
+
+            async with lock.hold() as hold, hold.once_per("day", zone="UTC") as run:
+                if run is not None:
+                    await work(fence=hold.token)
+
+        The block receives a Run, or None if the job has already run in this period. The end of the block records that
+        the job succeeded. If the block raises an exception, it records that the job failed. If the task is cancelled
+        at the beginning of the block, the library removes the run from the record. If the block itself is cancelled,
+        the library records the failure in the background.
+        """
+        return OncePer(self._lock._bridge, self._native.once_per(period, retry_failed=retry_failed, zone=zone))
+
     async def __aenter__(self) -> Self:
         """Return this Hold. Raises NotOwner if the hold was already released, and LockLost if the hold was lost."""
         self._native._check()
@@ -662,6 +677,63 @@ class Hold(Uncopyable):
                 await self.release()
         except Error as error:
             end_block(exc_value, "releasing the lock", self._lock._path_or_none(), was_safe, error)
+
+    def __repr__(self) -> str:
+        return aio_repr(self._native)
+
+
+class OncePer(Uncopyable):
+    """A block for the work of a job that runs once in each period. ``Hold.once_per()`` returns a OncePer."""
+
+    def __init__(self, bridge: LoopBridge, once_per: native.OncePer) -> None:
+        """The hold calls this constructor."""
+        self._bridge = bridge
+        self._native = once_per
+        self._run: native.Run | None = None
+
+    async def __aenter__(self) -> Run | None:
+        """Begin a run of the job, and return a Run. Return None if the job has already run in this period."""
+        self._run = await self._bridge.wait(self._bridge.queue_for_call().begin_run(self._native))
+        return None if self._run is None else Run(self._bridge, self._run)
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Record how the job ended, like the end of a block with ``zklock.Hold.once_per()``. If the block was
+        cancelled, the method does not wait for the server.
+        """
+        run, self._run = self._run, None
+        if run is None or run._has_ended:
+            return
+        try:
+            op = self._bridge.queue_for_call().end_run(run, exc_value)
+            if not is_cancellation(exc_value):
+                await self._bridge.wait(op)
+        except Error as error:
+            end_block(exc_value, "recording the end of the run", self._native._path, False, error)
+
+
+class Run(Uncopyable):
+    """A run of a job that has begun. A block with ``Hold.once_per()`` receives a Run. The end of the block records
+    whether the job succeeded.
+    """
+
+    def __init__(self, bridge: LoopBridge, run: native.Run) -> None:
+        """The OncePer calls this constructor."""
+        self._bridge = bridge
+        self._native = run
+
+    async def fail(self, how: str) -> None:
+        """Record that the job failed, although the block raises no exception. The text says how the job failed, for
+        people. The record contains at most the first 1,000 characters of the text. The run has then ended, even if the
+        call raises an exception.
+
+        The call waits for at most three times the session timeout. Raises LockLost if the hold was lost: the run then
+        counts as interrupted. Raises ValueError if the run has already ended, NotOwner if the program has already
+        released the hold, ForeignContender if another program has changed the record, and ConnectionLost if no server
+        confirmed the record.
+        """
+        await self._bridge.wait(self._bridge.queue_for_call().fail_run(self._native, how))
 
     def __repr__(self) -> str:
         return aio_repr(self._native)

@@ -74,6 +74,12 @@ static void on_zkl_participants_cb(void *user, const zkl_participant *participan
     CHECK(participant->size == sizeof *participant && *participant->node_path == '/');
 }
 
+static void on_zkl_past_runs_cb(void *user, const zkl_past_run *run)
+{
+    (void)user;
+    CHECK(run->size == sizeof *run && run->result >= ZKL_RUN_RUNNING && run->result <= ZKL_RUN_FAILED && *run->owner != '\0');
+}
+
 static void on_zkl_waiting_cb(void *user, const zkl_wait *wait)
 {
     (void)user;
@@ -136,6 +142,7 @@ static uint64_t make(int kind, zkl_client *of, const char *path)
     zkl_op *op = NULL;
     zkl_listener *listener = NULL;
     zkl_completion_queue *queue = NULL;
+    zkl_run *run = NULL;
     zkl_config *config;
     switch (kind) {
     case KIND_zkl_config:
@@ -169,6 +176,14 @@ static uint64_t make(int kind, zkl_client *of, const char *path)
     case KIND_zkl_completion_queue:
         OK(zkl_completion_queue_new(&queue));
         return (uintptr_t)queue;
+    case KIND_zkl_run:
+        OK(zkl_mutex_new(of, "/abuse/job", &lock));
+        OK(zkl_hold_acquire(lock, ZKL_OWNER_NEW, 60000, &leases));
+        OK(zkl_hold_begin_run(leases, "day", "UTC", ZKL_ONCE_RETRY_FAILED, &run));
+        OK(zkl_hold_release(leases));
+        zkl_lock_free(lock);
+        CHECK(run != NULL);
+        return (uintptr_t)run;
     default:
         CHECK(0);
         return 0;
@@ -186,6 +201,7 @@ static void destroy(int kind, uint64_t handle)
     case KIND_zkl_op: zkl_op_free((zkl_op *)(uintptr_t)handle); break;
     case KIND_zkl_listener: zkl_listener_free((zkl_listener *)(uintptr_t)handle); break;
     case KIND_zkl_completion_queue: zkl_completion_queue_free((zkl_completion_queue *)(uintptr_t)handle); break;
+    case KIND_zkl_run: zkl_run_free((zkl_run *)(uintptr_t)handle); break;
     default: CHECK(0);
     }
 }
@@ -231,6 +247,7 @@ static void set_size(unsigned char *structure)
 static void sound_arguments(void)
 {
     static const char *const SCHEME = "digest", *const LABELS = "app=\"abuse\"", *const OPTION = "lease.margin", *const MARGIN = "1000";
+    static const char *const PERIOD = "day", *const ZONE = "UTC";
     for (int i = 0; i < function->count; i++) {
         const struct parameter *each = &function->parameters[i];
         unsigned char *output = cells.outputs[i] + 1;
@@ -250,6 +267,8 @@ static void sound_arguments(void)
                                        : strcmp(each->name, "labels") == 0 ? LABELS
                                        : strcmp(each->name, "name") == 0   ? OPTION
                                        : strcmp(each->name, "value") == 0  ? MARGIN
+                                       : strcmp(each->name, "period") == 0 ? PERIOD
+                                       : strcmp(each->name, "zone") == 0   ? ZONE
                                                                           : GOOD_PATHS[0]);
             break;
         case BYTES:
@@ -396,6 +415,11 @@ static void call_with(int at, uint64_t value, enum expected expected)
         destroy(changed[i], live[changed[i]]);
         live[changed[i]] = make(changed[i], client, GOOD_PATHS[0]);
     }
+    /* The functions of a run free it. */
+    if (strncmp(function->name, "zkl_run_", 8) == 0) {
+        destroy(KIND_zkl_run, live[KIND_zkl_run]);
+        live[KIND_zkl_run] = make(KIND_zkl_run, client, GOOD_PATHS[0]);
+    }
 }
 
 static void wrong_handles(int at)
@@ -415,7 +439,8 @@ static void wrong_handles(int at)
     call_with(at, live[kind] + (1 << 24), NO_HANDLE);
     for (int other = 0; other < KINDS; other++)
         if (other != kind) call_with(at, live[other], NO_HANDLE);
-    if (closed[kind] != 0 && function->returns != RETURNS_NOTHING && !is_list && strstr(function->name, "_release") == NULL)
+    int frees = strstr(function->name, "_release") != NULL || strncmp(function->name, "zkl_run_", 8) == 0;
+    if (closed[kind] != 0 && function->returns != RETURNS_NOTHING && !is_list && !frees)
         call_with(at, closed[kind], CLOSED);
 }
 
@@ -438,8 +463,9 @@ static void wrong_texts(int at)
     }
     int is_path = strstr(function->parameters[at].name, "path") != NULL;
     int is_servers = strcmp(function->parameters[at].name, "servers") == 0;
-    /* The labels are optional. */
-    if (strcmp(function->parameters[at].name, "labels") != 0) call_with(at, 0, REFUSED);
+    const char *name = function->parameters[at].name;
+    int is_optional = strcmp(name, "labels") == 0 || strcmp(name, "zone") == 0 || strcmp(name, "failure") == 0;
+    if (!is_optional) call_with(at, 0, REFUSED);
     for (size_t i = 0; i < sizeof BROKEN / sizeof *BROKEN; i++) call_with(at, (uintptr_t)BROKEN[i], REFUSED);
     for (size_t i = 0; i < sizeof PATHS / sizeof *PATHS; i++) {
         /* Skip texts that look like a server name, because name resolution takes time. */
@@ -586,6 +612,8 @@ static const char *any_text(const char *name, uint64_t *state)
     if (strcmp(name, "labels") == 0) return roll(state) % 2 == 0 ? "app=\"abuse\"" : "app";
     if (strcmp(name, "name") == 0) return "lease.margin";
     if (strcmp(name, "value") == 0) return roll(state) % 2 == 0 ? "1000" : "x";
+    if (strcmp(name, "period") == 0) return roll(state) % 2 == 0 ? "1s" : "noon";
+    if (strcmp(name, "zone") == 0) return roll(state) % 2 == 0 ? "UTC" : NULL;
     if (roll(state) % 32 == 0) return "/a//b";
     /* Counts have their own paths. */
     return strcmp(name, "count_path") == 0 ? "/abuse/count" : GOOD_PATHS[roll(state) % 4];

@@ -22,6 +22,7 @@ static zkl_op *waits;
 static zkl_op *query;
 static zkl_listener *listener;
 static zkl_completion_queue *queue;
+static zkl_run *run;
 static char path[64];
 static atomic_int lines;
 
@@ -38,6 +39,12 @@ static void must_not_receive_revocation(void *user, zkl_lock *unused)
 }
 
 static void must_not_receive_semaphore_revocation(void *user, zkl_semaphore *unused)
+{
+    (void)unused;
+    must_not_drop(user);
+}
+
+static void must_not_receive_run(void *user, const zkl_past_run *unused)
 {
     (void)unused;
     must_not_drop(user);
@@ -96,6 +103,12 @@ static void the_parents_recipes_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_shared_count_set(client, "/a", 1));
     EXPECT(ZKL_E_FORKED, zkl_revoke(client, "/a"));
     EXPECT(ZKL_E_FORKED, zkl_fence_check(client, "/a", 1, &value));
+    zkl_run *run_out = NULL;
+    EXPECT(ZKL_E_FORKED, zkl_hold_begin_run(leases, "day", NULL, 0, &run_out));
+    EXPECT(ZKL_E_FORKED, zkl_run_finish(run, NULL));
+    EXPECT(ZKL_E_FORKED, zkl_run_take_back(run));
+    EXPECT(ZKL_E_FORKED, zkl_past_runs(client, "/a", must_not_receive_run, &out));
+    CHECK(run_out == NULL);
     zkl_listener *listener_out = NULL;
     EXPECT(ZKL_E_FORKED, zkl_client_listen(client, must_not_receive_event, &out, must_not_drop, &listener_out));
     EXPECT(ZKL_E_FORKED, zkl_lock_listen(lock, ZKL_LISTEN_ALL, must_not_receive_event, &out, must_not_drop, &listener_out));
@@ -138,10 +151,16 @@ static void the_parents_operations_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_shared_count_get_start(client, "/a", &op_out));
     EXPECT(ZKL_E_FORKED, zkl_shared_count_set_start(client, "/a", 1, &op_out));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_new_counted_start(client, "/a", "/b", 1, &op_out));
+    EXPECT(ZKL_E_FORKED, zkl_hold_begin_run_start(leases, "day", NULL, 0, &op_out));
+    EXPECT(ZKL_E_FORKED, zkl_run_finish_start(run, NULL, &op_out));
+    EXPECT(ZKL_E_FORKED, zkl_run_take_back_start(run, &op_out));
+    EXPECT(ZKL_E_FORKED, zkl_past_runs_start(client, "/a", &op_out));
     zkl_op *const ops[] = {over, waits, query};
     const zkl_participant *participant_out = NULL;
     zkl_client *client_out = NULL;
     zkl_semaphore *semaphore_out = NULL;
+    zkl_run *run_out = NULL;
+    const zkl_past_run *past_run_out = NULL;
     for (int i = 0; i < 3; i++) {
         EXPECT(ZKL_E_FORKED, zkl_op_fd(ops[i]));
         EXPECT(ZKL_E_FORKED, zkl_op_result(ops[i]));
@@ -153,8 +172,10 @@ static void the_parents_operations_are_refused(void)
         EXPECT(ZKL_E_FORKED, zkl_op_participant(ops[i], 0, &participant_out));
         EXPECT(ZKL_E_FORKED, zkl_op_client(ops[i], &client_out));
         EXPECT(ZKL_E_FORKED, zkl_op_semaphore(ops[i], &semaphore_out));
+        EXPECT(ZKL_E_FORKED, zkl_op_run(ops[i], &run_out));
+        EXPECT(ZKL_E_FORKED, zkl_op_past_run(ops[i], 0, &past_run_out));
     }
-    CHECK(participant_out == NULL && client_out == NULL && semaphore_out == NULL);
+    CHECK(participant_out == NULL && client_out == NULL && semaphore_out == NULL && run_out == NULL && past_run_out == NULL);
     CHECK(out == -7 && needed == 7 && buf[0] == '-' && op_out == NULL && leases_out == NULL);
 }
 
@@ -205,6 +226,7 @@ static void freeing_parent_handles_in_a_child_does_nothing(void)
 {
     for (int i = 0; i < 2; i++) {
         zkl_completion_queue_free(queue);
+        zkl_run_free(run);
         zkl_op_free(over);
         zkl_op_free(waits);
         zkl_op_free(query);
@@ -256,9 +278,20 @@ static void do_nothing(void)
 
 static void in_a_child(void (*body)(void), void (*leave)(int));
 
+/* Begins a run that the parent does not end. */
+static void begin_run(zkl_client *of)
+{
+    zkl_lock *job = new_mutex(of, fresh_path());
+    zkl_hold *hold = acquire_hold(job, ZKL_OWNER_NEW);
+    OK(zkl_hold_begin_run(hold, "day", NULL, 0, &run));
+    OK(zkl_hold_release(hold));
+    zkl_lock_free(job);
+}
+
 /* Starts one operation that is finished and one that waits for the same lock. */
 static void start_operations(zkl_client *of)
 {
+    begin_run(of);
     tasks = new_mutex(of, fresh_path());
     OK(zkl_acquire_start(tasks, 7, 60000, &over));
     OK(zkl_op_wait(over, -1));
@@ -270,6 +303,7 @@ static void start_operations(zkl_client *of)
 
 static void end_operations(void)
 {
+    zkl_run_free(run);
     OK(zkl_op_wait(query, 60000));
     zkl_op_free(query);
     OK(zkl_hold_release(take_hold(over)));

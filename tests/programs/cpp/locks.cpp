@@ -27,7 +27,7 @@ namespace {
 template <class T>
 constexpr bool moves = !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T> && std::is_nothrow_move_constructible_v<T> &&
                        std::is_nothrow_move_assignable_v<T>;
-static_assert(moves<zkl::client> && moves<zkl::hold> && moves<zkl::operation> && moves<zkl::config>);
+static_assert(moves<zkl::client> && moves<zkl::hold> && moves<zkl::run> && moves<zkl::operation> && moves<zkl::config>);
 static_assert(moves<zkl::mutex> && moves<zkl::semaphore_mutex> && moves<zkl::shared_mutex> && moves<zkl::multi> && moves<zkl::semaphore>);
 static_assert(!std::is_constructible_v<zkl::multi, zkl::multi &> && !std::is_default_constructible_v<zkl::mutex>);
 static_assert(static_cast<std::uint64_t>(zkl::owner::this_thread) == ZKL_OWNER_THREAD);
@@ -1022,6 +1022,57 @@ static void auth_callback_returns_credentials()
     CHECK(failures == 1);
 }
 
+// A job runs once in each period. The destructor of a run leaves it interrupted.
+void a_job_runs_once_in_a_period()
+{
+    zkl::client client(check::servers);
+    const std::string path = fresh_path();
+    zkl::mutex mutex(client, path);
+    CHECK(client.past_runs(path).empty());
+    {
+        zkl::hold hold = mutex.acquire();
+        std::optional<zkl::run> run = hold.begin_run("day", "UTC");
+        CHECK(run && *run && client.past_runs(path).at(0).result == zkl::run_result::running);
+        run->fail("exit code 3");
+        CHECK(!*run && !hold.begin_run("day", "UTC"));
+        CHECK(hold.begin_run("day", "UTC", true));
+    }
+    zkl::hold hold = mutex.acquire();
+    std::vector<zkl::past_run> past = client.past_runs(path);
+    CHECK(past.size() == 2 && past[0].result == zkl::run_result::running && !past[0].ended);
+    CHECK(past[1].result == zkl::run_result::failed && past[1].failure == "exit code 3" && past[1].ended >= past[1].started);
+    CHECK(past[1].token > 0 && past[1].token < hold.fencing_token() && past[1].node_path.find(path) == 0);
+    CHECK(past[1].started - past[1].period < 24h && past[1].owner.find('@') != std::string::npos);
+    hold.begin_run("day", "UTC", true)->take_back();
+    CHECK(client.past_runs(path).size() == 2);
+
+    zkl::operation beginning = hold.start_begin_run("day", "UTC", true);
+    beginning.get();
+    std::optional<zkl::run> run = beginning.take_run();
+    CHECK(run && client.past_runs(path).size() == 3);
+    run->start_take_back().get();
+    beginning = hold.start_begin_run("day", "UTC", true);
+    beginning.get();
+    beginning.take_run()->start_fail("again").get();
+    beginning = hold.start_begin_run("day", "UTC", true);
+    beginning.get();
+    beginning.take_run()->start_succeed().get();
+    beginning = hold.start_begin_run("day", "UTC", true);
+    beginning.get();
+    CHECK(!beginning.take_run());
+    zkl::operation reading = client.start_past_runs(path);
+    reading.get();
+    CHECK(reading.past_runs().at(0).result == zkl::run_result::succeeded && reading.past_runs().size() == 4);
+
+    THROWS(invalid, "period is \"noon\"; expected minute", hold.begin_run("noon"));
+    THROWS(invalid, "zone is \"Mars/Base\"; expected the name", hold.begin_run("day", "Mars/Base"));
+    THROWS(invalid, "expected no NUL", hold.begin_run("day", std::string_view("U\0C", 3)));
+    THROWS(invalid, "expected no NUL", hold.begin_run("1s", "UTC")->fail(std::string_view("a\0b", 3)));
+    THROWS(handle, "expected a run", zkl::run().succeed());
+    zkl::shared_mutex shared(client, fresh_path());
+    THROWS(invalid, "only one participant can hold", shared.reader().acquire().begin_run("day"));
+}
+
 int main(int argc, char **argv)
 {
     check::begin(argc, argv);
@@ -1046,6 +1097,7 @@ int main(int argc, char **argv)
     RUN(empty_lock_throws_invalid);
     RUN(nan_deadline_counts_as_passed);
     RUN(auth_callback_returns_credentials);
+    RUN(a_job_runs_once_in_a_period);
     RUN(log_callback_receives_lines);
     RUN(what_was_moved_from_has_no_handle);
     RUN(destructors_wait_for_revocation_callbacks);

@@ -12,7 +12,7 @@ use zklock::{Client, ClientState, Result as ZkResult, Status};
 use super::page::Page;
 use super::screen::Screen;
 use crate::cli::{Order, TopArguments};
-use crate::clock::{BootTime, wall_time};
+use crate::clock::{BootTime, show_time, wall_time};
 use crate::console::{Console, Verbosity};
 use crate::duration;
 use crate::exit::{Exit, Failure};
@@ -22,7 +22,6 @@ use crate::process::{has_job_control, stop_self};
 use crate::run::acquire::connect;
 use crate::run::inbox::Inbox;
 use crate::run::signals::{self, Received};
-use crate::schedule::show_time;
 use crate::settings::Settings;
 
 const KEYS: &str = "q: end   space: refresh   s: sort   p: pause";

@@ -3,11 +3,11 @@
 use jiff::tz::TimeZone;
 
 use crate::cli::Order;
+use crate::clock::show_time;
 use crate::duration::age;
 use crate::observe::table::Table;
 use crate::observe::walk::{Found, Walk, why_unreadable};
 use crate::owner::printable_line;
-use crate::schedule::show_time;
 use crate::survey::{Entry, Kind, Survey};
 use crate::text::{shorten, shorten_start};
 

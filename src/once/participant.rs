@@ -1,0 +1,21 @@
+//! The name of this process in the record of runs.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+/// Returns the name of this process: its user, its host and its process id.
+pub(super) fn name() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}@{}:{}", user_name(), host.trim_end(), std::process::id())
+}
+
+/// Returns the name of the user. Cron and containers often do not set `USER`.
+pub fn user_name() -> String {
+    let variable = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    variable.filter(|name| !name.is_empty()).unwrap_or_else(|| {
+        let id = fs::metadata("/proc/self").map(|process| process.uid().to_string()).unwrap_or_default();
+        let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let of_user = |line: &&str| line.split(':').nth(2) == Some(&id);
+        users.lines().find(of_user).and_then(|line| line.split(':').next()).unwrap_or(&id).to_owned()
+    })
+}
