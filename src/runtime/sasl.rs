@@ -1,29 +1,18 @@
 //! SASL, with which a client proves its identity. A [`SaslSource`] makes a mechanism for each connection from the
-//! settings. The session uses the mechanism after its handshake with the server.
+//! settings. The session uses the mechanism after its handshake with the server. The crate `zklock-sasl` contains the
+//! mechanisms.
 
-mod digest_md5;
-mod gss_library;
-mod gssapi;
-mod jaas;
-mod settings;
-
-use std::fs::File;
 use std::path::Path;
 
 use uuid::Uuid;
 use zeroize::Zeroizing;
-use zklock_core::error::{Error, Result, Status};
+use zklock_core::error::{Error, Result};
 use zklock_core::session::{SaslMechanism, Server};
+use zklock_sasl::{DigestLogin, DigestMd5, Gssapi, KerberosLogin, Login, parse_jaas, start_gssapi};
+pub(crate) use zklock_sasl::{JAAS_FILE, Mechanism, SaslSettings};
 
-use self::digest_md5::{DigestMd5, DigestUser};
-use self::gss_library::{GssContext, GssCredentials, GssLibrary, GssName};
-use self::gssapi::Gssapi;
-use self::jaas::{DigestLogin, Login};
-use self::settings::KerberosLogin;
-pub(crate) use self::settings::{JAAS_FILE, Mechanism, SaslSettings};
 use super::file::{quote_file, read_regular_file, remove_newline, warn_if_exposed};
 
-const NO_TICKET: &str = "get a ticket with kinit, or set sasl.keytab";
 const PASSWORD_FILE: &str = "sasl.password_file";
 /// The section of a client in a JAAS file, as in ZooKeeper's own client.
 const DEFAULT_JAAS_SECTION: &str = "Client";
@@ -73,55 +62,39 @@ impl SaslSource {
     /// library is missing.
     pub(super) fn load(&self, server: Option<&Server>) -> Result<Option<Box<dyn SaslMechanism>>> {
         let settings = &self.0;
-        let login = match (settings.mechanism, &settings.jaas_file, &settings.password_file) {
-            (Some(Mechanism::Gssapi), ..) => Login::Kerberos(settings.kerberos.clone()),
-            (None, Some(file), _) => self.read_jaas(file)?,
-            (_, _, file) => {
-                let password = file.as_ref().map(|file| self.read_password(file)).transpose()?;
-                let password = password.or_else(|| settings.password.clone()).unwrap_or_default();
-                Login::Digest(DigestLogin { user: settings.user.clone().unwrap_or_default(), password })
-            }
+        let login = match (settings.mechanism, &settings.jaas_file) {
+            (Some(Mechanism::Gssapi), _) => return self.start_gssapi(&settings.kerberos, server),
+            (None, Some(file)) => self.read_jaas(file)?,
+            _ => Login::Digest(DigestLogin {
+                user: settings.user.clone().unwrap_or_default(),
+                password: self.load_password()?,
+            }),
         };
         match login {
             Login::Kerberos(login) => self.start_gssapi(&login, server),
-            Login::Digest(DigestLogin { user, password }) => {
-                let user = DigestUser { name: user, password, digest_uri: settings.digest_uri() };
-                Ok(Some(Box::new(DigestMd5::new(user, Uuid::new_v4().simple().to_string()))))
+            Login::Digest(login) => {
+                let client_nonce = Uuid::new_v4().simple().to_string();
+                Ok(Some(Box::new(DigestMd5::new(login, settings.digest_uri(), client_nonce))))
             }
         }
     }
 
     fn start_gssapi(&self, login: &KerberosLogin, server: Option<&Server>) -> Result<Option<Box<dyn SaslMechanism>>> {
-        let library = GssLibrary::load()?;
-        if let Some(keytab) = &login.keytab {
-            // The library does not say which file is missing.
-            let refuse = |error| Error::invalid(format!("sasl.keytab {}: {error}", quote_file(keytab)));
-            File::open(keytab).map_err(refuse)?;
-        }
-        let client = login.principal.as_deref().unwrap_or("the default principal");
-        let failed = |cause: String| Error::new(Status::Auth, format!("SASL with Kerberos as {client}: {cause}"));
-        let principal = login.principal.as_ref().map(|principal| GssName::new(library, principal)).transpose();
-        let credentials = principal
-            .and_then(|principal| GssCredentials::acquire(library, principal.as_ref(), &login.credential_stores()));
-        let credentials = credentials.map_err(|cause| failed(format!("{cause}; {NO_TICKET}")))?;
-        let host = self.0.host().or_else(|| server.map(|server| server.host.as_str()));
-        let Some(host) = host else { return Ok(None) };
-        let service = self.0.service_principal(host);
-        let server = GssName::new(library, &service).map_err(failed)?;
-        let names = format!("{client} for {service}");
-        let mechanism = Gssapi::start(GssContext::new(credentials, server), names);
-        Ok(Some(Box::new(mechanism.map_err(|cause| failed(format!("{cause} (service {service})")))?)))
+        let boxed = |mechanism: Gssapi| -> Box<dyn SaslMechanism> { Box::new(mechanism) };
+        start_gssapi(&self.0, login, server).map(|mechanism| mechanism.map(boxed))
     }
 
-    fn read_password(&self, file: &Path) -> Result<Zeroizing<String>> {
+    fn load_password(&self) -> Result<Zeroizing<String>> {
+        let Some(file) = &self.0.password_file else {
+            return Ok(self.0.password.clone().unwrap_or_default());
+        };
         let mut data = read_regular_file(PASSWORD_FILE, file, PASSWORD_LIMIT)?;
         warn_if_exposed(PASSWORD_FILE, file);
         remove_newline(&mut data);
         let text = str::from_utf8(&data).ok().filter(|text| is_password(text));
-        let text = text.ok_or_else(|| {
+        text.map(|text| Zeroizing::new(text.to_owned())).ok_or_else(|| {
             Error::invalid(format!("{} does not contain one line with a password in UTF-8", self.name()))
-        })?;
-        Ok(Zeroizing::new(text.to_owned()))
+        })
     }
 
     fn read_jaas(&self, file: &Path) -> Result<Login> {
@@ -129,7 +102,7 @@ impl SaslSource {
         warn_if_exposed(JAAS_FILE, file);
         let section = self.0.jaas_section.as_deref().unwrap_or(DEFAULT_JAAS_SECTION);
         let text = str::from_utf8(&data).map_err(|_| "is not UTF-8".to_owned());
-        let login = text.and_then(|text| jaas::parse(text, section)).and_then(|login| {
+        let login = text.and_then(|text| parse_jaas(text, section)).and_then(|login| {
             let is_valid = match &login {
                 Login::Digest(login) => is_name(&login.user) && is_password(&login.password),
                 Login::Kerberos(login) => {

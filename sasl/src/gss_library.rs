@@ -96,7 +96,7 @@ type Unwrap = unsafe extern "C" fn(*mut u32, Object, *mut Buffer, *mut Buffer, *
 type DisplayStatus = unsafe extern "C" fn(*mut u32, u32, c_int, *mut Oid, *mut u32, *mut Buffer) -> u32;
 
 /// The functions of the library.
-pub(super) struct GssLibrary {
+pub(crate) struct GssLibrary {
     import_name: ImportName,
     /// Heimdal before version 8 does not have this function.
     acquire_cred_from: Option<AcquireCredFrom>,
@@ -114,7 +114,7 @@ impl GssLibrary {
     /// Loads the library, unless this process has loaded it before.
     ///
     /// Errors: UNSUPPORTED if this machine does not have the library.
-    pub(super) fn load() -> Result<&'static Self> {
+    pub(crate) fn load() -> Result<&'static Self> {
         static LIBRARY: OnceLock<GssLibrary> = OnceLock::new();
         match LIBRARY.get() {
             Some(library) => Ok(library),
@@ -123,19 +123,18 @@ impl GssLibrary {
     }
 
     fn find(names: &[&CStr]) -> Result<Self> {
-        let mut causes = Vec::new();
+        let mut causes = String::new();
         for name in names {
             // SAFETY: the name ends with NUL. The library never removes the loaded object, so its functions remain.
             let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
             let found = if handle.is_null() { Err(last_dl_error()) } else { Self::of(handle) };
             match found {
                 Ok(library) => return Ok(library),
-                Err(cause) => causes.push(cause),
+                Err(cause) => append(&mut causes, &cause),
             }
         }
         let message = format!(
-            "sasl.mechanism = gssapi needs the Kerberos library of the system: install the package libgssapi-krb5-2 (Debian) or krb5-libs (Red Hat) ({})",
-            causes.join("; ")
+            "sasl.mechanism = gssapi needs the Kerberos library of the system: install the package libgssapi-krb5-2 (Debian) or krb5-libs (Red Hat) ({causes})"
         );
         Err(Error::new(Status::Unsupported, message))
     }
@@ -144,32 +143,38 @@ impl GssLibrary {
         // SAFETY: RFC 2744 and the headers of both libraries declare the functions with these types.
         unsafe {
             Ok(Self {
-                import_name: symbol(handle, c"gss_import_name").ok_or_else(last_dl_error)?,
-                acquire_cred_from: symbol(handle, c"gss_acquire_cred_from"),
-                init_sec_context: symbol(handle, c"gss_init_sec_context").ok_or_else(last_dl_error)?,
-                delete_sec_context: symbol(handle, c"gss_delete_sec_context").ok_or_else(last_dl_error)?,
-                wrap: symbol(handle, c"gss_wrap").ok_or_else(last_dl_error)?,
-                unwrap: symbol(handle, c"gss_unwrap").ok_or_else(last_dl_error)?,
-                display_status: symbol(handle, c"gss_display_status").ok_or_else(last_dl_error)?,
-                release_name: symbol(handle, c"gss_release_name").ok_or_else(last_dl_error)?,
-                release_cred: symbol(handle, c"gss_release_cred").ok_or_else(last_dl_error)?,
-                release_buffer: symbol(handle, c"gss_release_buffer").ok_or_else(last_dl_error)?,
+                import_name: symbol(handle, c"gss_import_name")?,
+                acquire_cred_from: symbol(handle, c"gss_acquire_cred_from").ok(),
+                init_sec_context: symbol(handle, c"gss_init_sec_context")?,
+                delete_sec_context: symbol(handle, c"gss_delete_sec_context")?,
+                wrap: symbol(handle, c"gss_wrap")?,
+                unwrap: symbol(handle, c"gss_unwrap")?,
+                display_status: symbol(handle, c"gss_display_status")?,
+                release_name: symbol(handle, c"gss_release_name")?,
+                release_cred: symbol(handle, c"gss_release_cred")?,
+                release_buffer: symbol(handle, c"gss_release_buffer")?,
             })
         }
     }
 
     /// Returns the texts of the library for the status of a call.
     fn describe(&self, major: u32, minor: u32) -> String {
-        let mut texts = if minor == 0 { Vec::new() } else { self.status_texts(minor, MINOR_STATUS) };
+        let mut texts = String::new();
         // The text of an unspecified failure only refers to the minor status.
-        if texts.is_empty() || major & ERROR_MASK != UNSPECIFIED_FAILURE {
-            texts.splice(0..0, self.status_texts(major, MAJOR_STATUS));
+        if major & ERROR_MASK != UNSPECIFIED_FAILURE {
+            self.append_texts(&mut texts, major, MAJOR_STATUS);
         }
-        texts.join("; ")
+        if minor != 0 {
+            self.append_texts(&mut texts, minor, MINOR_STATUS);
+        }
+        if texts.is_empty() {
+            self.append_texts(&mut texts, major, MAJOR_STATUS);
+        }
+        texts
     }
 
-    fn status_texts(&self, status: u32, kind: c_int) -> Vec<String> {
-        let (mut texts, mut more) = (Vec::new(), 0);
+    fn append_texts(&self, texts: &mut String, status: u32, kind: c_int) {
+        let mut more = 0;
         let mut mechanism = oid(KERBEROS);
         for _ in 0..MAX_MESSAGES {
             let (mut ignored, mut text) = (0, LibraryBuffer::new(self));
@@ -178,14 +183,13 @@ impl GssLibrary {
                 (self.display_status)(&mut ignored, status, kind, &mut mechanism, &mut more, &mut text.buffer)
             };
             if result & ERROR_MASK != 0 {
-                break;
+                return;
             }
-            texts.push(String::from_utf8_lossy(text.bytes()).into_owned());
+            append(texts, &String::from_utf8_lossy(text.bytes()));
             if more == 0 {
-                break;
+                return;
             }
         }
-        texts
     }
 
     fn check(&self, major: u32, minor: u32) -> std::result::Result<(), String> {
@@ -193,17 +197,30 @@ impl GssLibrary {
     }
 }
 
-/// Returns a function of a library, or `None` if the library does not have it.
+/// Appends a text to others.
+fn append(texts: &mut String, text: &str) {
+    if !texts.is_empty() {
+        texts.push_str("; ");
+    }
+    texts.push_str(text);
+}
+
+/// Returns a function of a library.
 ///
 /// # Safety
 ///
 /// `F` must be the type of the function.
-unsafe fn symbol<F>(handle: *mut c_void, name: &CStr) -> Option<F> {
+unsafe fn symbol<F>(handle: *mut c_void, name: &CStr) -> std::result::Result<F, String> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    let address = address(handle, name)?;
+    // SAFETY: the caller guarantees the type, which has the size of a pointer.
+    Ok(unsafe { std::mem::transmute_copy(&address) })
+}
+
+fn address(handle: *mut c_void, name: &CStr) -> std::result::Result<*mut c_void, String> {
     // SAFETY: the handle is that of a loaded library, and the name ends with NUL.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
-    // SAFETY: the caller guarantees the type, which has the size of a pointer.
-    (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
+    if address.is_null() { Err(last_dl_error()) } else { Ok(address) }
 }
 
 fn last_dl_error() -> String {
@@ -258,14 +275,14 @@ impl Drop for LibraryBuffer<'_> {
 }
 
 /// The name of a Kerberos principal.
-pub(super) struct GssName {
+pub(crate) struct GssName {
     library: &'static GssLibrary,
     name: Object,
 }
 
 impl GssName {
     /// Imports the name of a principal. The library looks up no host name for it.
-    pub(super) fn new(library: &'static GssLibrary, principal: &str) -> std::result::Result<Self, String> {
+    pub(crate) fn new(library: &'static GssLibrary, principal: &str) -> std::result::Result<Self, String> {
         let (mut minor, mut name) = (0, Self { library, name: ptr::null_mut() });
         // SAFETY: all pointers are valid during the call.
         let major = unsafe {
@@ -290,14 +307,14 @@ impl Drop for GssName {
 }
 
 /// The credentials of the client. Without any setting, the library uses its default credentials.
-pub(super) struct GssCredentials {
+pub(crate) struct GssCredentials {
     library: &'static GssLibrary,
     credentials: Object,
 }
 
 impl GssCredentials {
     /// Acquires credentials. `stores` contains names and values of credential stores, for example `ccache`.
-    pub(super) fn acquire(
+    pub(crate) fn acquire(
         library: &'static GssLibrary,
         principal: Option<&GssName>,
         stores: &[(&CStr, CString)],
@@ -344,7 +361,7 @@ impl Drop for GssCredentials {
 }
 
 /// A security context between the client and a server.
-pub(super) struct GssContext {
+pub(crate) struct GssContext {
     credentials: GssCredentials,
     server: GssName,
     context: Object,
@@ -354,19 +371,19 @@ pub(super) struct GssContext {
 unsafe impl Send for GssContext {}
 
 /// The result of a step that establishes a context.
-pub(super) struct GssStep {
-    pub(super) token: Zeroizing<Vec<u8>>,
+pub(crate) struct GssStep {
+    pub(crate) token: Zeroizing<Vec<u8>>,
     /// True if the context is complete and the server has proved its identity.
-    pub(super) is_complete: bool,
+    pub(crate) is_complete: bool,
 }
 
 impl GssContext {
-    pub(super) fn new(credentials: GssCredentials, server: GssName) -> Self {
+    pub(crate) fn new(credentials: GssCredentials, server: GssName) -> Self {
         Self { credentials, server, context: ptr::null_mut() }
     }
 
     /// Makes the next token from a token of the server. The first call, without a token, can ask a KDC and block.
-    pub(super) fn step(&mut self, token: Option<&[u8]>) -> std::result::Result<GssStep, String> {
+    pub(crate) fn step(&mut self, token: Option<&[u8]>) -> std::result::Result<GssStep, String> {
         let library = self.server.library;
         let (mut minor, mut flags, mut output) = (0, 0, LibraryBuffer::new(library));
         let mut received = token.map(input);
@@ -397,7 +414,7 @@ impl GssContext {
     }
 
     /// Checks and unpacks a message of the server.
-    pub(super) fn unwrap(&self, message: &[u8]) -> std::result::Result<Zeroizing<Vec<u8>>, String> {
+    pub(crate) fn unwrap(&self, message: &[u8]) -> std::result::Result<Zeroizing<Vec<u8>>, String> {
         let library = self.server.library;
         let (mut minor, mut output) = (0, LibraryBuffer::new(library));
         // SAFETY: all pointers are null or valid during the call, and `output` releases the content.
@@ -415,7 +432,7 @@ impl GssContext {
     }
 
     /// Packs a message for the server, without encryption.
-    pub(super) fn wrap(&self, content: &[u8]) -> std::result::Result<Zeroizing<Vec<u8>>, String> {
+    pub(crate) fn wrap(&self, content: &[u8]) -> std::result::Result<Zeroizing<Vec<u8>>, String> {
         let library = self.server.library;
         let (mut minor, mut output) = (0, LibraryBuffer::new(library));
         // SAFETY: all pointers are null or valid during the call, and `output` releases the message.
