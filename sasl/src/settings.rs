@@ -81,13 +81,17 @@ impl KerberosLogin {
 }
 
 impl SaslSettings {
-    /// Fails with INVALID if two options contradict each other, or one option needs another option.
+    /// Fails with INVALID if two options contradict each other, or one option needs another option. `passwords` is the
+    /// number of passwords that the program supplies as credentials.
     #[inline(never)]
-    pub fn check(&self) -> Result<()> {
+    pub fn check(&self, passwords: usize) -> Result<()> {
         let exclude =
             |one: &str, other: &str| Err(Error::invalid(format!("options {one} and {other} exclude each other")));
         let need = |option: &str, other: &str| Err(Error::invalid(format!("option {option} needs option {other}")));
         let mut login_options = self.login_options();
+        if passwords > 0 && self.mechanism != Some(Mechanism::DigestMd5) {
+            return Err(Error::invalid("credentials for the scheme sasl need option sasl.mechanism = digest-md5"));
+        }
         if self.is_forbidden && self.is_enabled() {
             let option = if self.jaas_file.is_some() { JAAS_FILE } else { "sasl.mechanism" };
             return exclude("zookeeper.sasl.client = false", option);
@@ -129,12 +133,12 @@ impl SaslSettings {
         if self.user.is_none() {
             return need(name, "sasl.user");
         }
-        match (&self.password, &self.password_file) {
-            (None, None) => need(name, "sasl.password or sasl.password_file"),
-            (Some(_), Some(_)) => {
-                Err(Error::invalid("options sasl.password and sasl.password_file are both set; expected one of them"))
-            }
-            _ => Ok(()),
+        match passwords + usize::from(self.password.is_some()) + usize::from(self.password_file.is_some()) {
+            0 => need(name, "sasl.password or sasl.password_file"),
+            1 => Ok(()),
+            _ => Err(Error::invalid(
+                "the password of sasl.user is set twice; expected one of sasl.password, sasl.password_file and credentials for the scheme sasl",
+            )),
         }
     }
 
@@ -222,7 +226,10 @@ mod tests {
             (SaslSettings { service: user.clone(), ..empty() }, "option sasl.service needs option sasl.mechanism"),
             (settings(None, password.clone(), None), "digest-md5 needs option sasl.user"),
             (settings(user.clone(), None, None), "digest-md5 needs option sasl.password or sasl.password_file"),
-            (settings(user.clone(), password.clone(), file.clone()), "are both set; expected one of them"),
+            (
+                settings(user.clone(), password.clone(), file.clone()),
+                "is set twice; expected one of sasl.password, sasl",
+            ),
             (SaslSettings { jaas_section: user.clone(), ..empty() }, "needs option java.security.auth.login.config"),
             (
                 SaslSettings { jaas_file: file.clone(), user: user.clone(), ..empty() },
@@ -248,15 +255,22 @@ mod tests {
                 "= false and sasl.mechanism exclude each other",
             ),
         ] {
-            let error = settings.check().unwrap_err();
+            let error = settings.check(0).unwrap_err();
             assert!(error.message().contains(said), "{error}");
             assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
         }
+        let said = |settings: SaslSettings| settings.check(1).unwrap_err().message().to_owned();
+        for mechanism in [None, gssapi] {
+            let settings = SaslSettings { mechanism, ..empty() };
+            assert_eq!(said(settings), "credentials for the scheme sasl need option sasl.mechanism = digest-md5");
+        }
+        assert!(said(settings(user.clone(), password.clone(), None)).contains("is set twice"));
+        settings(user.clone(), None, None).check(1).unwrap();
         let forbidden = SaslSettings { is_forbidden: true, ..empty() };
         let jaas =
             SaslSettings { jaas_file: file.clone(), jaas_section: user.clone(), service: user.clone(), ..empty() };
         for settings in [empty(), forbidden, jaas, settings(user.clone(), password, None), settings(user, None, file)] {
-            settings.check().unwrap();
+            settings.check(0).unwrap();
         }
     }
 
@@ -273,7 +287,7 @@ mod tests {
             let (service, server_name) = (own(service), own(server_name));
             let settings =
                 SaslSettings { mechanism: Some(Mechanism::Gssapi), service, server_name, ..SaslSettings::default() };
-            settings.check().unwrap();
+            settings.check(0).unwrap();
             assert_eq!(settings.host(), host);
             assert_eq!(settings.service_principal(settings.host().unwrap_or("h")), expected);
         }

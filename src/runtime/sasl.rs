@@ -6,11 +6,12 @@ use std::path::Path;
 
 use uuid::Uuid;
 use zeroize::Zeroizing;
-use zklock_core::error::{Error, Result};
+use zklock_core::error::{Error, Result, Status};
 use zklock_core::session::{SaslMechanism, Server};
 use zklock_sasl::{DigestLogin, DigestMd5, Gssapi, KerberosLogin, Login, parse_jaas, start_gssapi};
 pub(crate) use zklock_sasl::{JAAS_FILE, Mechanism, SaslSettings};
 
+use super::credentials::CredentialSource;
 use super::file::{quote_file, read_regular_file, remove_newline, warn_if_exposed};
 
 const PASSWORD_FILE: &str = "sasl.password_file";
@@ -22,46 +23,55 @@ const JAAS_LIMIT: usize = 64 * 1024;
 const PASSWORD_LIMIT: usize = 4096;
 
 /// The SASL settings of a client.
-pub(crate) struct SaslSource(SaslSettings);
+pub(crate) struct SaslSource {
+    settings: SaslSettings,
+    /// The source of the password, if the program supplies it as credentials.
+    password: Option<CredentialSource>,
+}
 
 impl SaslSource {
     /// Creates the source of a client. Returns `None` if the settings do not request SASL. The caller must have checked
     /// the settings.
-    pub(crate) fn new(settings: &SaslSettings) -> Option<Self> {
-        settings.is_enabled().then(|| Self(settings.clone()))
+    pub(crate) fn new(settings: &SaslSettings, password: Option<CredentialSource>) -> Option<Self> {
+        settings.is_enabled().then(|| Self { settings: settings.clone(), password })
     }
 
     /// Returns whether [`load`](Self::load) can block.
     pub(super) fn can_block(&self) -> bool {
-        self.0.mechanism == Some(Mechanism::Gssapi) || self.0.password_file.is_some() || self.0.jaas_file.is_some()
+        let Self { settings, password } = self;
+        settings.mechanism == Some(Mechanism::Gssapi)
+            || settings.password_file.is_some()
+            || settings.jaas_file.is_some()
+            || password.as_ref().is_some_and(CredentialSource::can_block)
     }
 
     /// Returns whether the mechanisms for different servers differ.
     pub(super) fn depends_on_server(&self) -> bool {
         // The JAAS file can request Kerberos.
-        self.0.mechanism != Some(Mechanism::DigestMd5) && self.0.host().is_none()
+        self.settings.mechanism != Some(Mechanism::DigestMd5) && self.settings.host().is_none()
     }
 
     /// Returns the source's name for use in messages.
     pub(super) fn name(&self) -> String {
-        if self.0.mechanism == Some(Mechanism::Gssapi) {
+        if self.settings.mechanism == Some(Mechanism::Gssapi) {
             return "the Kerberos ticket".to_owned();
         }
-        match (&self.0.password_file, &self.0.jaas_file) {
-            (Some(file), _) => format!("{PASSWORD_FILE} {}", quote_file(file)),
-            (None, Some(file)) => format!("{JAAS_FILE} {}", quote_file(file)),
-            (None, None) => "sasl.password".to_owned(),
+        match (&self.settings.password_file, &self.settings.jaas_file, &self.password) {
+            (Some(file), ..) => format!("{PASSWORD_FILE} {}", quote_file(file)),
+            (None, Some(file), _) => format!("{JAAS_FILE} {}", quote_file(file)),
+            (None, None, Some(source)) => source.name(),
+            (None, None, None) => "sasl.password".to_owned(),
         }
     }
 
-    /// Makes the mechanism for a connection. The call blocks while it reads a file, or while it asks a KDC. If the
-    /// mechanism depends on the server, and the server is not known yet, the call only checks that the client can get a
-    /// ticket, and returns `None`.
+    /// Makes the mechanism for a connection. The call blocks while it reads a file, while it calls a callback of the
+    /// program, or while it asks a KDC. If the mechanism depends on the server, and the server is not known yet, the
+    /// call only checks that the client can get a ticket, and returns `None`.
     ///
-    /// Errors: INVALID or EXHAUSTED if a file cannot be read, AUTH if Kerberos fails, UNSUPPORTED if the Kerberos
-    /// library is missing.
+    /// Errors: INVALID or EXHAUSTED if a file cannot be read, AUTH if Kerberos or the callback fails, UNSUPPORTED if the
+    /// Kerberos library is missing.
     pub(super) fn load(&self, server: Option<&Server>) -> Result<Option<Box<dyn SaslMechanism>>> {
-        let settings = &self.0;
+        let settings = &self.settings;
         let login = match (settings.mechanism, &settings.jaas_file) {
             (Some(Mechanism::Gssapi), _) => return self.start_gssapi(&settings.kerberos, server),
             (None, Some(file)) => self.read_jaas(file)?,
@@ -81,26 +91,31 @@ impl SaslSource {
 
     fn start_gssapi(&self, login: &KerberosLogin, server: Option<&Server>) -> Result<Option<Box<dyn SaslMechanism>>> {
         let boxed = |mechanism: Gssapi| -> Box<dyn SaslMechanism> { Box::new(mechanism) };
-        start_gssapi(&self.0, login, server).map(|mechanism| mechanism.map(boxed))
+        start_gssapi(&self.settings, login, server).map(|mechanism| mechanism.map(boxed))
     }
 
     fn load_password(&self) -> Result<Zeroizing<String>> {
-        let Some(file) = &self.0.password_file else {
-            return Ok(self.0.password.clone().unwrap_or_default());
+        let data = match (&self.settings.password_file, &self.password) {
+            (Some(file), _) => {
+                let mut data = read_regular_file(PASSWORD_FILE, file, PASSWORD_LIMIT)?;
+                warn_if_exposed(PASSWORD_FILE, file);
+                remove_newline(&mut data);
+                data
+            }
+            (None, Some(source)) => source.load()?.data,
+            (None, None) => return Ok(self.settings.password.clone().unwrap_or_default()),
         };
-        let mut data = read_regular_file(PASSWORD_FILE, file, PASSWORD_LIMIT)?;
-        warn_if_exposed(PASSWORD_FILE, file);
-        remove_newline(&mut data);
         let text = str::from_utf8(&data).ok().filter(|text| is_password(text));
         text.map(|text| Zeroizing::new(text.to_owned())).ok_or_else(|| {
-            Error::invalid(format!("{} does not contain one line with a password in UTF-8", self.name()))
+            let status = if self.password.is_some() { Status::Auth } else { Status::Invalid };
+            Error::new(status, format!("{} does not contain one line with a password in UTF-8", self.name()))
         })
     }
 
     fn read_jaas(&self, file: &Path) -> Result<Login> {
         let data = read_regular_file(JAAS_FILE, file, JAAS_LIMIT)?;
         warn_if_exposed(JAAS_FILE, file);
-        let section = self.0.jaas_section.as_deref().unwrap_or(DEFAULT_JAAS_SECTION);
+        let section = self.settings.jaas_section.as_deref().unwrap_or(DEFAULT_JAAS_SECTION);
         let text = str::from_utf8(&data).map_err(|_| "is not UTF-8".to_owned());
         let login = text.and_then(|text| parse_jaas(text, section)).and_then(|login| {
             let is_valid = match &login {
