@@ -43,6 +43,8 @@ pub struct SaslSettings {
     pub jaas_section: Option<String>,
     /// True if the program forbids SASL (`zookeeper.sasl.client`).
     pub is_forbidden: bool,
+    /// True if the program forbids MD5 (`zookeeper.fips-mode`).
+    pub is_fips: bool,
 }
 
 /// The identity of a client in Kerberos. The Kerberos library has a default for each value.
@@ -112,6 +114,7 @@ impl SaslSettings {
                 return option.map_or(Ok(()), |option| need(option, "sasl.mechanism, for example digest-md5"));
             }
             Some(Mechanism::DigestMd5) => {
+                self.check_md5()?;
                 let is_server_name = !server_name.contains('@');
                 ("sasl.mechanism = digest-md5", DIGEST_OPTIONS, is_server_name, "a name without a realm")
             }
@@ -140,6 +143,16 @@ impl SaslSettings {
                 "the password of sasl.user is set twice; expected one of sasl.password, sasl.password_file and credentials for the scheme sasl",
             )),
         }
+    }
+
+    /// Fails with INVALID if the program forbids MD5.
+    pub fn check_md5(&self) -> Result<()> {
+        if !self.is_fips {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "zookeeper.fips-mode = true forbids DIGEST-MD5, because FIPS 140 does not allow MD5; use sasl.mechanism = gssapi",
+        ))
     }
 
     /// Returns whether the client uses SASL.
@@ -253,6 +266,10 @@ mod tests {
             (
                 SaslSettings { mechanism, is_forbidden: true, ..empty() },
                 "= false and sasl.mechanism exclude each other",
+            ),
+            (
+                SaslSettings { is_fips: true, ..settings(user.clone(), password.clone(), None) },
+                "zookeeper.fips-mode = true forbids DIGEST-MD5",
             ),
         ] {
             let error = settings.check(0).unwrap_err();

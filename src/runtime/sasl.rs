@@ -83,6 +83,7 @@ impl SaslSource {
         match login {
             Login::Kerberos(login) => self.start_gssapi(&login, server),
             Login::Digest(login) => {
+                settings.check_md5()?;
                 let client_nonce = Uuid::new_v4().simple().to_string();
                 Ok(Some(Box::new(DigestMd5::new(login, settings.digest_uri(), client_nonce))))
             }

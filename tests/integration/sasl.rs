@@ -571,6 +571,20 @@ fn program_supplies_the_password_before_each_connection() {
 }
 
 #[test]
+fn fips_mode_forbids_digest_md5() {
+    let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
+    let jaas = TestFile::new(&format!("Client {{ {module} required username=\"bob\" password=\"secret\"; }};\n"));
+    for mut config in [bob(), with_options(&[("java.security.auth.login.config", jaas.0.to_str().unwrap())])] {
+        config.set("zookeeper.fips-mode", "true").unwrap();
+        let error = Client::connect(&server().address(), &config).err().unwrap();
+        assert_eq!(error.status(), Status::Invalid, "{error}");
+        assert!(error.message().contains("zookeeper.fips-mode = true forbids DIGEST-MD5"), "{error}");
+        config.set("zookeeper.fips-mode", "false").unwrap();
+        Client::connect(&server().address(), &config).unwrap();
+    }
+}
+
+#[test]
 fn unusable_password_file_fails_the_first_connect_at_once_and_is_named() {
     let file = TestFile::new("");
     for (content, why) in [
