@@ -24,6 +24,7 @@ const CONTINUE_NEEDED: u32 = 1;
 /// The part of a status that contains an error.
 const ERROR_MASK: u32 = 0xffff_0000;
 const UNSPECIFIED_FAILURE: u32 = 13 << 16;
+const CREDENTIALS_EXPIRED: u32 = 11 << 16;
 const MAJOR_STATUS: c_int = 1;
 const MINOR_STATUS: c_int = 2;
 /// The maximum number of messages for one status.
@@ -75,6 +76,7 @@ type AcquireCredFrom = unsafe extern "C" fn(
     *mut *mut OidSet,
     *mut u32,
 ) -> u32;
+type InquireCred = unsafe extern "C" fn(*mut u32, Object, *mut Object, *mut u32, *mut c_int, *mut *mut OidSet) -> u32;
 type InitSecContext = unsafe extern "C" fn(
     *mut u32,
     Object,
@@ -100,6 +102,7 @@ pub(crate) struct GssLibrary {
     import_name: ImportName,
     /// Heimdal before version 8 does not have this function.
     acquire_cred_from: Option<AcquireCredFrom>,
+    inquire_cred: InquireCred,
     init_sec_context: InitSecContext,
     delete_sec_context: DeleteSecContext,
     wrap: Wrap,
@@ -145,6 +148,7 @@ impl GssLibrary {
             Ok(Self {
                 import_name: symbol(handle, c"gss_import_name")?,
                 acquire_cred_from: symbol(handle, c"gss_acquire_cred_from").ok(),
+                inquire_cred: symbol(handle, c"gss_inquire_cred")?,
                 init_sec_context: symbol(handle, c"gss_init_sec_context")?,
                 delete_sec_context: symbol(handle, c"gss_delete_sec_context")?,
                 wrap: symbol(handle, c"gss_wrap")?,
@@ -380,6 +384,17 @@ pub(crate) struct GssStep {
 impl GssContext {
     pub(crate) fn new(credentials: GssCredentials, server: GssName) -> Self {
         Self { credentials, server, context: ptr::null_mut() }
+    }
+
+    /// Returns whether the ticket of the client has expired.
+    pub(crate) fn has_expired(&self) -> bool {
+        let GssCredentials { library, credentials } = self.credentials;
+        let (mut lifetime, none) = (INDEFINITE, ptr::null_mut());
+        // SAFETY: all pointers are null or valid during the call.
+        let major = unsafe {
+            (library.inquire_cred)(&mut 0, credentials, none, &mut lifetime, ptr::null_mut(), ptr::null_mut())
+        };
+        lifetime == 0 || major & ERROR_MASK == CREDENTIALS_EXPIRED
     }
 
     /// Makes the next token from a token of the server. The first call, without a token, can ask a KDC and block.

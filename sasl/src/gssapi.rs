@@ -57,12 +57,17 @@ pub fn start_gssapi(settings: &SaslSettings, login: &KerberosLogin, server: Opti
         .map_err(|cause| failed(&cause, NO_TICKET))?;
     let Some(host) = settings.host().or_else(|| server.map(|server| server.host.as_str())) else { return Ok(None) };
     let service = settings.service_principal(host);
+    let mut hint = "";
     let started = GssName::new(library, &service).and_then(|name| {
         let mut context = GssContext::new(credentials, name);
-        let token = context.step(None)?.token;
-        Ok(Gssapi { context, state: State::Ready(token), names: format!("{client} for {service}") })
+        let step = context.step(None).inspect_err(|_| {
+            if login.keytab.is_none() && context.has_expired() {
+                hint = NO_TICKET;
+            }
+        })?;
+        Ok(Gssapi { context, state: State::Ready(step.token), names: format!("{client} for {service}") })
     });
-    started.map(Some).map_err(|cause| failed(&cause, &format!(" (service {service})")))
+    started.map(Some).map_err(|cause| failed(&cause, &format!(" (service {service}){hint}")))
 }
 
 impl Gssapi {

@@ -302,7 +302,7 @@ fn missing_or_expired_ticket_is_an_error_that_says_what_to_do() {
     let cache = realm.kinit("short", short, "1s");
     thread::sleep(3000 * MS);
     let said = refusal(&with_options(&[("sasl.ccache", cache.to_str().unwrap())]), Status::Auth);
-    assert!(said.contains("expired"), "{said}");
+    assert!(said.contains("expired") && said.contains("get a ticket with kinit, or set sasl.keytab"), "{said}");
 }
 
 #[test]
