@@ -469,11 +469,40 @@ impl Drop for GssContext {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::Command;
+
     use super::*;
+
+    const MISSING: &CStr = c"libzklock-no-such-library.so.2";
+
+    /// A library that this process has loaded before is found by the name that the library contains. As in Heimdal before
+    /// version 8, a function is missing.
+    #[test]
+    fn library_of_heimdal_is_found_if_that_of_mit_is_missing() {
+        let directory = std::env::temp_dir().join(format!("zklock-gss-{}", std::process::id()));
+        let (source, file) = (directory.join("stub.c"), directory.join("stub.so"));
+        let functions = "import_name inquire_cred init_sec_context delete_sec_context wrap unwrap display_status release_name release_cred release_buffer";
+        let functions = functions.split(' ').map(|name| format!("unsigned gss_{name}(void) {{ return 0; }}\n"));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(&source, functions.collect::<String>()).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-Wl,-soname,libgssapi.so.3", "-o"]).arg(&file).arg(&source);
+        assert!(cc.status().unwrap().success());
+        let path = CString::new(file.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the name ends with NUL, and the library has no code that runs when it is loaded.
+        assert!(!unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) }.is_null());
+        fs::remove_dir_all(&directory).unwrap();
+        let library = Box::leak(Box::new(GssLibrary::find(&[MISSING, LIBRARIES[1]]).unwrap()));
+        GssCredentials::acquire(library, None, &[]).unwrap();
+        let error = GssCredentials::acquire(library, None, &[(c"ccache", c"x".into())]).err().unwrap();
+        assert!(error.contains("has no gss_acquire_cred_from"), "{error}");
+    }
 
     #[test]
     fn missing_library_is_unsupported_and_names_the_package() {
-        let error = GssLibrary::find(&[c"libzklock-no-such-library.so.2", c"libc.so.6"]).err().unwrap();
+        let error = GssLibrary::find(&[MISSING, c"libc.so.6"]).err().unwrap();
         assert_eq!(error.status(), Status::Unsupported);
         for part in ["install the package libgssapi-krb5-2", "libzklock-no-such-library.so.2", "gss_import_name"] {
             assert!(error.message().contains(part), "{error}");
