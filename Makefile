@@ -142,7 +142,7 @@ mutants: ## run the simulation with deliberate bugs, and print how many schedule
 MINUTES ?= 5
 chaos: setup build ## cause faults on three real servers for MINUTES=n, beginning with SEED=n, and print the results
 	@cargo build --quiet --locked --release -p zklock-chaos
-	@$(CARGO_TARGET_DIR)/release/zklock-chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(LOOPBACK),--loopback) $(if $(TLS),--tls)
+	@$(CARGO_TARGET_DIR)/release/zklock-chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(LOOPBACK),--loopback) $(if $(TLS),--tls) $(if $(SASL),--sasl)
 
 ROUNDS ?= 10000
 faults: setup ## run ROUNDS=10000 calls of the command with random kills, stops and network faults, and 1000 calls of one job (20 minutes)

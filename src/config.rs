@@ -17,7 +17,7 @@ use zklock_proto::DEFAULT_FRAME_LIMIT;
 
 use crate::runtime::{
     AttemptInputs, CredentialSource, DispatchMode, EventHandler, EventSource, MAX_CREDENTIALS, SaslSettings,
-    SaslSource, TlsSettings, TlsSource, is_digest,
+    SaslSource, TlsSettings, TlsSource, is_digest, is_password,
 };
 
 /// The settings of a client. A program can use one config for many clients. Each method checks its value and returns
@@ -136,7 +136,8 @@ impl Config {
     }
 
     /// Adds credentials, for example the `digest` scheme with `user:password`. On every connection, the client sends
-    /// all credentials in the order of the `add_auth` calls. The credentials must not be longer than 64 KiB.
+    /// all credentials in the order of the `add_auth` calls. The credentials must not be longer than 64 KiB. Credentials
+    /// for the `sasl` scheme are the password of the option `sasl.user`.
     pub fn add_auth(self, scheme: &str, auth: impl AsRef<[u8]>) -> Self {
         self.with_checked(credentials(scheme, auth.as_ref()), |config, credentials| {
             config.auth.push(CredentialSource::Fixed(credentials));
@@ -147,7 +148,7 @@ impl Config {
     /// `callback` and sends the result together with the credentials of [`add_auth`](Self::add_auth). The callback can
     /// therefore return other credentials after a rotation. The library erases the result from its memory after it has
     /// sent the result. The result must not be longer than 64 KiB. For the `digest` scheme, the result must have the
-    /// form `user:password`.
+    /// form `user:password`. For the `sasl` scheme, the result is the password of the option `sasl.user`.
     ///
     /// The library calls `callback` on a thread that it starts for this purpose, one call at a time for each client.
     /// The callback may block: a slow callback delays only the attempt to connect. If the callback calls a method that
@@ -276,7 +277,7 @@ impl Config {
         if self.digest.is_some() && self.digest_file.is_some() {
             return Err(Error::invalid("options auth.digest and auth.digest_file are both set; expected one of them"));
         }
-        self.sasl.check()?;
+        self.sasl.check(self.auth.iter().filter(|source| source.is_sasl()).count())?;
         self.tls.check()
     }
 
@@ -311,8 +312,9 @@ impl Config {
     pub(crate) fn attempt_inputs(&self) -> AttemptInputs {
         let digest = self.digest.clone().map(CredentialSource::Fixed);
         let file = self.digest_file.clone().map(CredentialSource::DigestFile);
-        let credentials = digest.into_iter().chain(file).chain(self.auth.iter().cloned()).collect();
-        AttemptInputs::new(credentials, SaslSource::new(&self.sasl), self.tls_source())
+        let (mut passwords, auth): (Vec<_>, Vec<_>) = self.auth.iter().cloned().partition(CredentialSource::is_sasl);
+        let credentials = digest.into_iter().chain(file).chain(auth).collect();
+        AttemptInputs::new(credentials, SaslSource::new(&self.sasl, passwords.pop()), self.tls_source())
     }
 
     pub(crate) fn session(&self) -> SessionConfig {
@@ -351,6 +353,9 @@ fn credentials(scheme: &str, auth: &[u8]) -> Result<Credentials> {
             "auth of the scheme digest: expected user:password without a line break or a NUL".to_owned(),
         ));
     }
+    if scheme == "sasl" && !str::from_utf8(auth).is_ok_and(is_password) {
+        return Err(Error::invalid("auth of the scheme sasl: expected one line with a password in UTF-8"));
+    }
     Ok(Credentials { scheme, data: Zeroizing::new(auth.to_vec()) })
 }
 
@@ -377,6 +382,10 @@ mod tests {
         assert!(refusal(|config| config.connect_timeout(Duration::from_secs(1 << 40))).contains("connect timeout"));
         assert!(refusal(|config| config.add_auth("", b"x")).contains("auth scheme \"\""));
         assert!(refusal(|config| config.add_auth("digest", vec![0; 1 << 20])).contains("auth of 1048576 bytes"));
+        assert!(
+            refusal(|config| config.add_auth("sasl", b"hunter2\xff"))
+                .ends_with("sasl: expected one line with a password in UTF-8")
+        );
         assert!(refusal(|config| config.frame_limit(0)).contains("frame limit 0"));
         assert!(refusal(|config| config.max_path_bytes(1023)).contains("session.max_path_bytes 1023"));
         assert!(refusal(|config| config.lease_margin(Duration::MAX)).contains("lease margin"));

@@ -354,6 +354,7 @@ impl ConfigOption {
                 Translation::Option(option, _) => is_secret(option),
                 Translation::DefaultMinVersion { .. }
                 | Translation::ForbidSasl(_)
+                | Translation::Fips(_)
                 | Translation::JaasFile(_)
                 | Translation::JaasSection(_) => None,
             }),
@@ -419,6 +420,10 @@ impl Config {
             }
             Translation::ForbidSasl(is_forbidden) => {
                 self.sasl.is_forbidden = *is_forbidden;
+                Ok(name)
+            }
+            Translation::Fips(is_fips) => {
+                self.sasl.is_fips = *is_fips;
                 Ok(name)
             }
             Translation::JaasFile(file) => {

@@ -18,6 +18,8 @@ pub(crate) enum Translation {
     DefaultMinVersion { requires_tls13: bool },
     /// Sets whether the client must not use SASL.
     ForbidSasl(bool),
+    /// Sets whether the client must not use MD5.
+    Fips(bool),
     /// Names a JAAS file.
     JaasFile(String),
     /// Names the section of the JAAS file.
@@ -90,9 +92,10 @@ pub(crate) fn translate(name: &str, value: &str) -> Result<Option<Vec<Translatio
             _ => return expected("a list of TLSv1.2 and TLSv1.3"),
         },
         // In the FIPS mode, which is the default of new Java clients, the Java client leaves the check of host names to
-        // the TLS library. zklock always does so.
+        // the TLS library, which zklock always does, and does not use DIGEST-MD5.
         "fips-mode" => match value {
-            "true" | "false" => Vec::new(),
+            "true" => vec![Translation::Fips(true)],
+            "false" => vec![Translation::Fips(false)],
             _ => return expected("true or false"),
         },
         "sasl.client" => match value {
@@ -152,8 +155,6 @@ mod tests {
             ("ssl.hostnameVerification", "true", &[("tls.verify", "full")]),
             ("ssl.enabledProtocols", "TLSv1.3, TLSv1.2", &[("tls.min_version", "1.2")]),
             ("ssl.crl", "false", &[]),
-            ("fips-mode", "false", &[]),
-            ("fips-mode", "true", &[]),
             ("sasl.client.username", "zk", &[("sasl.service", "zk")]),
             ("server.realm", "R", &[("sasl.server_name", "@R")]),
             ("server.principal", "zk/h@R", &[("sasl.service", "zk"), ("sasl.server_name", "h@R")]),
@@ -167,6 +168,9 @@ mod tests {
         }
         for (value, is_forbidden) in [("true", false), ("false", true)] {
             assert_eq!(translated("zookeeper.sasl.client", value), [Translation::ForbidSasl(is_forbidden)]);
+        }
+        for (value, is_fips) in [("true", true), ("false", false)] {
+            assert_eq!(translated("zookeeper.fips-mode", value), [Translation::Fips(is_fips)]);
         }
         assert_eq!(translated(JAAS_FILE, "/j"), [Translation::JaasFile("/j".to_owned())]);
         assert_eq!(translated("zookeeper.sasl.clientconfig", "C"), [Translation::JaasSection("C".to_owned())]);

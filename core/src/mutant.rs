@@ -141,6 +141,12 @@ pub enum Mutant {
     TrustEndedCache,
     /// A contender requests the lists of children before it sets the missing watches on its own nodes.
     ListFirst,
+    /// The client sends requests before the server has accepted its identity.
+    RequestBeforeSasl,
+    /// The client accepts a server that has not proved its identity.
+    IgnoreSaslProof,
+    /// The client does not prove its identity again when it resumes its session.
+    SaslOnlyOnce,
 }
 
 impl Mutant {
@@ -148,7 +154,7 @@ impl Mutant {
     pub const IS_ENABLED: bool = cfg!(zklock_mutants);
 
     /// All deliberate bugs.
-    pub const ALL: [Self; 66] = [
+    pub const ALL: [Self; 69] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAfterMissedEvents,
@@ -215,6 +221,9 @@ impl Mutant {
         Self::RefuseBesideTooLarge,
         Self::TrustEndedCache,
         Self::ListFirst,
+        Self::RequestBeforeSasl,
+        Self::IgnoreSaslProof,
+        Self::SaslOnlyOnce,
     ];
 
     /// Returns whether this bug is turned on for the current thread.

@@ -2,8 +2,8 @@
 //! arbitrary bytes.
 //!
 //! The following must hold in all cases. Every operation ends once, and not later than its deadline. A hold belongs to the current session,
-//! is safe only as long as it was proven, and has a node that this session requested. The engine sends a bounded number of bytes, and does
-//! not request immediate further calls endlessly.
+//! is safe only as long as it was proven, and has a node that this session requested. If the server requires SASL, no request precedes the
+//! proofs of both sides. The engine sends a bounded number of bytes, and does not request immediate further calls endlessly.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,9 +14,12 @@ use zklock_core::engine::Event;
 use zklock_core::engine::{AcquireLimit, CLOSE_LIMIT, Engine, LockId, LockState, Notification, OpId, Owner, Recipe};
 use zklock_core::error::Status;
 use zklock_core::recipe::{Mode, NodeRequest};
-use zklock_core::session::{ClientPorts, Command, ConnectString, ConnectionEvent, Credentials, SessionConfig};
+use zklock_core::session::{
+    ClientPorts, Command, ConnectString, ConnectionEvent, Credentials, SaslMechanism, SessionConfig,
+};
 use zklock_core::time::Time;
 use zklock_proto::{Code, EventKind, OpCode, Request, WatchEvent, encode_error};
+use zklock_sim::ClientSasl;
 use zklock_standalone::{ConnectionAction, ServerCore, Settings};
 
 use crate::choices::Choices;
@@ -25,6 +28,7 @@ const MS: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The maximum number of bytes that a client with a few locks may send in one step.
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
+const SASL_SECRET: u64 = 7;
 const PATHS: [&str; 3] = ["/a", "/b/c", "/d"];
 const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
@@ -64,6 +68,7 @@ struct EngineHarness {
     session: i64,
     closed: bool,
     has_credentials: bool,
+    needs_sasl: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +110,9 @@ impl EngineHarness {
         locks.push(engine.add_lock("/f", Recipe::Semaphore(2)));
         locks.push(engine.add_lock("/g", Recipe::CountedSemaphore { count_path: "/count".into(), initial: 2 }));
         locks.push(engine.add_lock("/a, /b/c", Recipe::MultiLock(Box::new([locks[0], locks[3]]))));
-        let server = ServerCore::new(Settings::for_tests(), now);
+        let needs_sasl = flags & 8 != 0;
+        let settings = Settings { sasl_secret: needs_sasl.then_some(SASL_SECRET), ..Settings::for_tests() };
+        let server = ServerCore::new(settings, now);
         let mut harness = Self {
             engine,
             server,
@@ -124,6 +131,7 @@ impl EngineHarness {
             session: 0,
             closed: false,
             has_credentials: flags & 1 != 0,
+            needs_sasl,
         };
         harness.run_until_idle();
         harness
@@ -228,10 +236,10 @@ impl EngineHarness {
             self.connections += 1;
             self.link = LinkState::Connected(self.connections);
             self.server.accept(self.now, self.connections, PEER);
-            if self.has_credentials {
-                let data = b"a:b".to_vec().into();
-                self.engine.set_credentials(vec![Credentials { scheme: "digest".to_owned(), data }], None);
-            }
+            let credentials = || Credentials { scheme: "digest".to_owned(), data: b"a:b".to_vec().into() };
+            let credentials = self.has_credentials.then(credentials).into_iter().collect();
+            let sasl = || -> Box<dyn SaslMechanism> { Box::new(ClientSasl::new(SASL_SECRET, self.connections)) };
+            self.engine.set_credentials(credentials, self.needs_sasl.then(sasl));
             self.engine.on_connection_event(self.now, ConnectionEvent::Connected("10.0.0.1"));
         }
     }
@@ -389,6 +397,8 @@ impl EngineHarness {
         }
         self.record_requests(&bytes);
         self.server.received(self.now, connection, &bytes);
+        let early = self.server.replica().early_requests();
+        assert_eq!(early, 0, "a request precedes the proofs of both sides");
     }
 
     fn record_requests(&mut self, bytes: &[u8]) {

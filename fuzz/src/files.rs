@@ -1,5 +1,5 @@
-//! Tests files that a program names, and the node with the configuration of the ensemble: option files, certificates, private keys,
-//! revocation lists, and `/zookeeper/config`.
+//! Tests files that a program names, and the node with the configuration of the ensemble: option files, JAAS files, certificates, private
+//! keys, revocation lists, and `/zookeeper/config`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,10 +8,14 @@ use std::sync::OnceLock;
 use zklock::Config;
 use zklock::internal::{load_tls_files, read_options};
 use zklock_core::session::check_ensemble_config;
+use zklock_sasl::parse_jaas;
 
 /// Interprets the bytes as each kind of file.
 pub fn run(data: &[u8]) {
     short(check_ensemble_config(data));
+    if let Ok(text) = str::from_utf8(data) {
+        short(parse_jaas(text, "Client").map(drop));
+    }
     let file = file();
     fs::write(file, data).unwrap();
     match read_options(file) {

@@ -1,10 +1,12 @@
-//! Tests the decoding of bytes from a peer: every record in both directions, and the splitting of a stream into frames. Every decoded
-//! record can be encoded, and decodes to the same record again.
+//! Tests the decoding of bytes from a peer: every record in both directions, the splitting of a stream into frames, and SASL tokens. Every
+//! decoded record can be encoded, and decodes to the same record again.
 
 use std::fmt::Debug;
 
+use zklock_core::session::{SaslMechanism as _, SaslStep};
 use zklock_proto::{ConnectRequest, ConnectResponse, Frames, OpCode, ProtoError, ReplyHeader, Request, Response};
 use zklock_proto::{RequestHeader, WatchEvent};
+use zklock_sasl::{DigestLogin, DigestMd5};
 
 /// The frame limit of this target. It is short, so that the fuzzer reaches it.
 const FRAME_LIMIT: usize = 256;
@@ -25,6 +27,7 @@ pub fn run(data: &[u8]) {
         3 => round_trip(body, Request::decode, |(xid, request), out| request.encode(*xid, out)),
         4 => event(body),
         5 => headers(body),
+        6 => sasl(body),
         _ => response(OpCode::ALL[usize::from(kind) % OpCode::ALL.len()], body),
     }
 }
@@ -84,6 +87,20 @@ fn headers(body: &[u8]) {
     }
     if let Ok((header, rest)) = RequestHeader::decode(body) {
         let _ = OpCode::try_from(header.op).map(|op| Request::decode_as(op, rest));
+    }
+}
+
+/// Sends the tokens of a server to a client. A NUL separates the tokens.
+fn sasl(tokens: &[u8]) {
+    let login = DigestLogin { user: "bob".to_owned(), password: "secret".to_owned().into() };
+    let mut mechanism = DigestMd5::new(login, "zookeeper/zk-sasl-md5".to_owned(), "nonce".to_owned());
+    assert!(mechanism.first_token().is_empty());
+    for token in tokens.split(|byte| *byte == 0) {
+        match mechanism.step(Some(token)) {
+            Ok(SaslStep::Send(_)) => assert!(!mechanism.refusal().contains(char::is_control)),
+            Ok(SaslStep::Done) => return,
+            Err(cause) => return assert!(!cause.is_empty() && !cause.contains(char::is_control), "{cause:?}"),
+        }
     }
 }
 

@@ -76,7 +76,8 @@ impl AttemptInputs {
             Err(error) => return Some(Err(error)),
             Ok(()) => None,
         };
-        let sasl = match self.sasl.as_ref().map(|source| source.load(server)).transpose() {
+        let sasl = is_wanted().then(|| self.sasl.as_ref().map(|source| source.load(server)))?;
+        let sasl = match sasl.transpose() {
             Ok(sasl) => sasl.flatten(),
             Err(error) => return Some(Err(error)),
         };

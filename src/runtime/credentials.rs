@@ -32,6 +32,14 @@ pub(crate) enum CredentialSource {
 }
 
 impl CredentialSource {
+    /// Returns whether the credentials are the password of SASL. The client sends other credentials as they are.
+    pub(crate) fn is_sasl(&self) -> bool {
+        match self {
+            Self::Fixed(Credentials { scheme, .. }) | Self::Callback { scheme, .. } => scheme == "sasl",
+            Self::DigestFile(_) => false,
+        }
+    }
+
     /// Returns whether loading the credentials can block.
     pub(super) fn can_block(&self) -> bool {
         !matches!(self, Self::Fixed(_))

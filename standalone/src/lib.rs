@@ -9,6 +9,7 @@ mod acl;
 mod four_letter_words;
 mod leader;
 mod replica;
+mod sasl;
 mod server_core;
 mod settings;
 mod tcp;
@@ -18,6 +19,7 @@ mod watch;
 
 pub use leader::{Leader, Origin, Txn, TxnBody};
 pub use replica::{ConnectionAction, LeaderRequest, Replica, ReplicaOutput, Session};
+pub use sasl::{SaslFault, SaslSide, sasl_proof};
 pub use server_core::ServerCore;
 pub use settings::Settings;
 pub use tcp::{Server, SessionInfo, Target};

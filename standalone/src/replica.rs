@@ -20,6 +20,7 @@ use zklock_proto::{
 };
 
 use crate::leader::{Origin, Txn, TxnBody};
+use crate::sasl::{SaslFault, SaslStage};
 use crate::tree::{ADMIN, Change, Node, NodeEvent, READ, Tree};
 use crate::watch::{WatchKind, Watches};
 use crate::{ConnectionId, ServerId, Settings, acl};
@@ -37,6 +38,8 @@ pub struct Replica {
     pub(crate) counters: Counters,
     /// The requests whose replies the server drops: their session (`None` for any session) and their type.
     replies_to_drop: Vec<(Option<i64>, OpCode)>,
+    sasl_fault: Option<SaslFault>,
+    early_requests: u64,
     output: VecDeque<ReplicaOutput>,
     last_request_number: u64,
 }
@@ -129,6 +132,7 @@ pub(crate) struct Connection {
     pub(crate) sent: u64,
     frames: Frames,
     identities: Arc<[Identity]>,
+    sasl: SaslStage,
     pending: VecDeque<PendingRequest>,
 }
 
@@ -180,6 +184,8 @@ impl Replica {
             connections: BTreeMap::new(),
             counters: Counters::default(),
             replies_to_drop: Vec::new(),
+            sasl_fault: None,
+            early_requests: 0,
             output: VecDeque::new(),
             last_request_number: 0,
         }
@@ -233,9 +239,20 @@ impl Replica {
         self.replies_to_drop.push((session, op));
     }
 
-    /// Cancels all pending [`lose_reply`](Self::lose_reply) faults.
+    /// Lets the next exchange of SASL tokens fail.
+    pub fn fail_sasl(&mut self, fault: SaslFault) {
+        self.sasl_fault = Some(fault);
+    }
+
+    /// The number of requests that clients have sent before both sides had proved their identities with SASL.
+    pub fn early_requests(&self) -> u64 {
+        self.early_requests
+    }
+
+    /// Cancels all pending faults of [`lose_reply`](Self::lose_reply) and [`fail_sasl`](Self::fail_sasl).
     pub fn clear_reply_losses(&mut self) {
         self.replies_to_drop.clear();
+        self.sasl_fault = None;
     }
 
     /// Returns the next output.
@@ -260,6 +277,7 @@ impl Replica {
             sent: 0,
             frames: Frames::new(self.settings.frame_limit),
             identities: Arc::new([acl::identity_of(peer.ip())]),
+            sasl: SaslStage::Begin,
             pending: VecDeque::new(),
         };
         self.connections.insert(id, connection);

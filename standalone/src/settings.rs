@@ -24,6 +24,9 @@ pub struct Settings {
     pub connections_per_address: Option<usize>,
     /// Whether the server supports persistent watches (`addWatch`), as ZooKeeper 3.6 and later does.
     pub supports_persistent_watches: bool,
+    /// If this number is set, a client must prove with SASL that it knows the number, before it sends another request.
+    /// The mechanism is that of [`sasl_proof`](crate::sasl_proof).
+    pub sasl_secret: Option<u64>,
     /// The high bits of all session ids.
     pub session_base: i64,
     /// The seed of the session passwords.
@@ -42,6 +45,7 @@ impl Default for Settings {
             frame_limit: DEFAULT_FRAME_LIMIT,
             connections_per_address: None,
             supports_persistent_watches: true,
+            sasl_secret: None,
             session_base: 1 << 56,
             secret: 0,
             wall_origin_ms: 0,

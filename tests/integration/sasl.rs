@@ -535,6 +535,58 @@ fn password_file_is_read_before_each_connection() {
 }
 
 #[test]
+fn program_supplies_the_password_before_each_connection() {
+    let proxy = Proxy::start(&server().address());
+    let config = with_options(&[("sasl.mechanism", "digest-md5"), ("sasl.user", "bob")]);
+    let password = Arc::new(Mutex::new("secret"));
+    let current = Arc::clone(&password);
+    let with_callback = config.clone().auth_callback("sasl", move || Ok(current.lock().unwrap().as_bytes().to_vec()));
+    let client = Client::connect(&proxy.address(), &with_callback).unwrap();
+    let lock = client.mutex(&path("callback")).unwrap();
+    lock.acquire(Some(TEST_TIMEOUT)).unwrap();
+    *password.lock().unwrap() = "wrong";
+    proxy.cut();
+    wait_until(TEST_TIMEOUT, || status_of_another_lock(&client) == Some(Status::Auth));
+    *password.lock().unwrap() = "secret";
+    wait_until(TEST_TIMEOUT, || client.state().unwrap() == ClientState::Connected);
+    lock.release().unwrap();
+    let fixed = Client::connect(&proxy.address(), &config.clone().add_auth("sasl", "secret")).unwrap();
+    assert!(zklock::internal::identities(&fixed).unwrap().contains(&"sasl:bob".to_owned()));
+    for (config, status, said) in [
+        (
+            config.clone().auth_callback("sasl", || Err("the vault is sealed".into())),
+            Status::Auth,
+            "failed: the vault is sealed",
+        ),
+        (
+            config.clone().auth_callback("sasl", || Ok(b"hunter2\n".to_vec())),
+            Status::Auth,
+            "the result of the auth callback for \"sasl\" does not contain one line with a password in UTF-8",
+        ),
+        (bob().add_auth("sasl", "secret"), Status::Invalid, "the password of sasl.user is set twice"),
+        (with_options(&[]).add_auth("sasl", "secret"), Status::Invalid, "need option sasl.mechanism = digest-md5"),
+    ] {
+        let error = Client::connect(&server().address(), &config).err().unwrap();
+        assert_eq!(error.status(), status, "{error}");
+        assert!(error.message().contains(said) && !error.message().contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
+fn fips_mode_forbids_digest_md5() {
+    let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
+    let jaas = TestFile::new(&format!("Client {{ {module} required username=\"bob\" password=\"secret\"; }};\n"));
+    for mut config in [bob(), with_options(&[("java.security.auth.login.config", jaas.0.to_str().unwrap())])] {
+        config.set("zookeeper.fips-mode", "true").unwrap();
+        let error = Client::connect(&server().address(), &config).err().unwrap();
+        assert_eq!(error.status(), Status::Invalid, "{error}");
+        assert!(error.message().contains("zookeeper.fips-mode = true forbids DIGEST-MD5"), "{error}");
+        config.set("zookeeper.fips-mode", "false").unwrap();
+        Client::connect(&server().address(), &config).unwrap();
+    }
+}
+
+#[test]
 fn unusable_password_file_fails_the_first_connect_at_once_and_is_named() {
     let file = TestFile::new("");
     for (content, why) in [

@@ -148,9 +148,9 @@ pub unsafe extern "C" fn zkl_config_load(config: *mut zkl_config, file: *const c
 }
 
 /// Adds credentials to a config, for example the "digest" scheme with "user:password". On every connection, the client sends
-/// all credentials in the order in which the program added them. The parameter `scheme` is a string. The parameter `auth` must
-/// point to `len` bytes. The maximum `len` is 64 KiB. The parameter `auth` may be NULL if `len` is 0. The config copies scheme
-/// and auth.
+/// all credentials in the order in which the program added them. Credentials for the "sasl" scheme are the password of the
+/// option sasl.user. The parameter `scheme` is a string. The parameter `auth` must point to `len` bytes. The maximum `len` is
+/// 64 KiB. The parameter `auth` may be NULL if `len` is 0. The config copies scheme and auth.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -176,11 +176,11 @@ pub unsafe extern "C" fn zkl_config_add_auth(
 pub type zkl_auth_cb = Option<unsafe extern "C" fn(user: *mut c_void, buf: *mut c_char, size: usize) -> i64>;
 
 /// Sets a callback in a config. The callback returns the credentials for one scheme. For example, the "digest" scheme uses
-/// credentials of the form "user:password". Each client made with this config calls `cb` before each attempt to connect, and
-/// passes `user` to `cb`. The callback can therefore return new credentials after a credential rotation. On each connection,
-/// the client first sends the credentials from earlier calls of zkl_config_add_auth, and then the result of `cb`. The buffer
-/// that the library passes to `cb` is 64 KiB long. The library erases the buffer. After the library sends the credentials, it
-/// also erases its copy of the credentials.
+/// credentials of the form "user:password", and the "sasl" scheme uses the password of the option sasl.user. Each client made
+/// with this config calls `cb` before each attempt to connect, and passes `user` to `cb`. The callback can therefore return new
+/// credentials after a credential rotation. On each connection, the client first sends the credentials from earlier calls of
+/// zkl_config_add_auth, and then the result of `cb`. The buffer that the library passes to `cb` is 64 KiB long. The library
+/// erases the buffer. After the library sends the credentials, it also erases its copy of the credentials.
 ///
 /// The library calls `cb` on a thread that it starts for this purpose. Different clients can call `cb` at the same time. For
 /// one client, the library makes one call at a time. The callback may block. A slow callback delays only the attempt to

@@ -7,6 +7,7 @@ use zklock_proto::{Code, OpCode, ProtoError, ReplyHeader, Request, Response};
 
 use super::{ConnectionState, Event, Session, to_u64};
 use crate::log_record::{Level, LogRecord};
+use crate::mutant::Mutant;
 use crate::time::Time;
 
 /// The maximum length of a token, in bytes. Kerberos tickets, which have the longest tokens, are shorter than this
@@ -41,11 +42,15 @@ pub enum SaslStep {
 impl<T> Session<T> {
     /// Begins the SASL step, unless the client has no mechanism. After this step, the session sends the credentials.
     pub(super) fn begin_sasl(&mut self, now: Time, resumed: bool) {
-        let Some(mut mechanism) = self.sasl.take() else { return self.send_auth(now, resumed) };
+        let mechanism = self.sasl.take().filter(|_| !(resumed && Mutant::SaslOnlyOnce.is_active()));
+        let Some(mut mechanism) = mechanism else { return self.send_auth(now, resumed) };
         let token = mechanism.first_token();
         self.sasl_in_use = Some(mechanism);
         let deadline = now + self.server_timeout();
         self.send_sasl_token(now, token, |xid| ConnectionState::Sasl { xid, is_first: true, resumed, deadline });
+        if Mutant::RequestBeforeSasl.is_active() {
+            self.send_auth(now, resumed);
+        }
     }
 
     fn send_sasl_token(
@@ -109,11 +114,11 @@ impl<T> Session<T> {
                     deadline,
                 });
             }
-            Ok(SaslStep::Done) => {
+            Err(cause) if !Mutant::IgnoreSaslProof.is_active() => self.fail_sasl(now, &cause),
+            Ok(SaslStep::Done) | Err(_) => {
                 self.sasl_in_use = None;
                 self.send_auth(now, resumed);
             }
-            Err(cause) => self.fail_sasl(now, &cause),
         }
         Ok(())
     }

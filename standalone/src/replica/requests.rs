@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use zklock_proto::{Code, ConnectRequest, OpCode, Request, RequestHeader, Response, XID_PING};
+use zklock_proto::{Code, ConnectRequest, Identity, OpCode, Request, RequestHeader, Response, XID_PING};
 
 use super::{ConnectionAction, ConnectionPhase, LeaderRequest, NO_ZXID, PendingKind, PendingRequest, Replica};
+use crate::sasl::{self, SaslReply, SaslStage};
 use crate::{ConnectionId, acl, four_letter_words};
 
 impl Replica {
@@ -78,11 +79,16 @@ impl Replica {
         let Ok((RequestHeader { xid, op }, body)) = RequestHeader::decode(frame) else { return self.close(id) };
         let Some(connection) = self.connections.get(&id) else { return };
         let (timeout, identities) = (connection.timeout, Arc::clone(&connection.identities));
+        let needs_sasl = self.settings.sasl_secret.is_some() && connection.sasl != SaslStage::Complete;
         self.ask_leader(LeaderRequest::TouchSession { session, timeout });
         let Ok(op) = OpCode::try_from(op) else {
             self.reply(id, xid, NO_ZXID, Err(Code::UNIMPLEMENTED));
             return self.close(id);
         };
+        if needs_sasl && op != OpCode::Sasl {
+            self.early_requests += 1;
+            return self.refuse(id, xid, Code::SESSION_CLOSED_REQUIRE_SASL_AUTH);
+        }
         let drop_reply =
             self.replies_to_drop.iter().position(|&(whose, kind)| kind == op && whose.is_none_or(|s| s == session));
         if let Some(at) = drop_reply {
@@ -90,10 +96,11 @@ impl Replica {
         }
         let drop_reply = drop_reply.is_some();
         let what = match Request::decode_as(op, body) {
-            Ok(Request::Auth { .. }) if drop_reply => return self.end(id, ConnectionAction::Reset(id)),
+            Ok(Request::Auth { .. } | Request::Sasl { .. }) if drop_reply => {
+                return self.end(id, ConnectionAction::Reset(id));
+            }
             Ok(Request::Auth { scheme, auth }) => return self.authenticate(id, xid, &scheme, &auth),
-            // Like a real server that is not set up for SASL.
-            Ok(Request::Sasl { .. }) => return self.reply(id, xid, 0, Ok(Response::SaslToken(None))),
+            Ok(Request::Sasl { token }) => return self.handle_sasl_token(id, xid, &token),
             Err(_) if op == OpCode::Auth => return self.close(id),
             Err(_) => PendingKind::Error(Code::MARSHALLING_ERROR),
             Ok(Request::Sync { path }) => {
@@ -124,11 +131,35 @@ impl Replica {
                 }
                 self.reply(id, xid, 0, Ok(Response::Empty));
             }
-            Err(code) => {
-                self.reply(id, xid, 0, Err(code));
-                self.close(id);
-            }
+            Err(code) => self.refuse(id, xid, code),
         }
+    }
+
+    fn handle_sasl_token(&mut self, id: ConnectionId, xid: i32, token: &[u8]) {
+        let Some(secret) = self.settings.sasl_secret else {
+            // Like a real server that is not set up for SASL.
+            return self.reply(id, xid, 0, Ok(Response::SaslToken(None)));
+        };
+        self.last_request_number += 1;
+        let server_nonce = sasl::hash((secret, id, self.last_request_number));
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        match connection.sasl.step(secret, server_nonce, token, &mut self.sasl_fault) {
+            SaslReply::Token(token) => {
+                if connection.sasl == SaslStage::Complete {
+                    let identity = Identity { scheme: "sasl".to_owned(), id: "client".to_owned() };
+                    connection.identities = connection.identities.iter().cloned().chain([identity]).collect();
+                }
+                self.reply(id, xid, 0, Ok(Response::SaslToken(token)));
+            }
+            SaslReply::Refusal => self.refuse(id, xid, Code::AUTH_FAILED),
+            SaslReply::Nothing => {}
+        }
+    }
+
+    /// Answers a request with an error, and closes the connection.
+    fn refuse(&mut self, id: ConnectionId, xid: i32, code: Code) {
+        self.reply(id, xid, 0, Err(code));
+        self.close(id);
     }
 }
 

@@ -24,6 +24,8 @@ const MS: Nanos = 1_000_000;
 const TIMEOUT: i32 = -3;
 const LOST_STATUS: i32 = -6;
 const CONNECTION: i32 = -9;
+const AUTH: i32 = -10;
+const DENIED: i32 = -11;
 const FREE: i32 = 10;
 const HELD: i32 = 11;
 const LOST: i32 = 14;
@@ -249,6 +251,12 @@ impl<'a> Checker<'a> {
         }
         if status != 0 && call.limit_ms >= FINAL_LIMIT_MS && call.requested_at > self.case.recovered_at {
             self.add_violation(Rule::Stuck, format!("{who} failed with {status} after the servers had recovered"));
+        }
+        if matches!(status, AUTH | DENIED) {
+            self.add_violation(
+                Rule::Stuck,
+                format!("{who} failed with {status}, although the program has the permissions"),
+            );
         }
         let Ok(limit) = u64::try_from(call.limit_ms) else { return };
         // With a time limit of zero, the server has one second to answer.
@@ -977,6 +985,8 @@ mod tests {
     fn wait_that_never_returns_or_fails_after_recovery_is_reported() {
         InputBuilder::new().program(&["100 1 call /a exclusive -1"]).expect_only(Rule::Stuck);
         let lines = ["91000 1 call /a exclusive 60000", "94000 1 failed /a -6"];
+        InputBuilder::new().program(&lines).expect_only(Rule::Stuck);
+        let lines = ["100 1 call /a exclusive 500", "200 1 failed /a -11"];
         InputBuilder::new().program(&lines).expect_only(Rule::Stuck);
     }
 

@@ -28,6 +28,9 @@ struct Arguments {
     /// Use TLS on all connections of the programs, and replace the certificates every 30 seconds.
     #[arg(long)]
     tls: bool,
+    /// Let the programs prove their identity with SASL (DIGEST-MD5), and let only this identity create nodes.
+    #[arg(long)]
+    sasl: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -70,7 +73,7 @@ fn campaign(arguments: &Arguments) -> ExitCode {
             break;
         }
         let certificate_rotation = arguments.tls.then_some(ROTATION);
-        let plan = Plan { certificate_rotation, ..Plan::long(seed, place, left.min(RUN)) };
+        let plan = Plan { certificate_rotation, uses_sasl: arguments.sasl, ..Plan::long(seed, place, left.min(RUN)) };
         // Each run needs its own thread, because a thread cannot leave a network namespace.
         let of_thread = plan.clone();
         let outcome = thread::spawn(move || run(&of_thread)).join();

@@ -40,6 +40,9 @@ pub fn table(plan: &Plan, outcome: &Outcome) -> String {
     if let Some(interval) = plan.certificate_rotation {
         say(format!("  connections with TLS; certificates replaced every {interval:?}, {} times", outcome.rotations));
     }
+    if plan.uses_sasl {
+        say("  connections with SASL (DIGEST-MD5)".to_owned());
+    }
     say(format!("  faults survived {}", outcome.completed_faults.values().sum::<usize>()));
     let (writes_accepted, writes_stale, lock_nodes) =
         (judgment.writes_accepted, judgment.writes_stale, judgment.lock_nodes);

@@ -54,6 +54,8 @@ pub struct Plan {
     pub ignores_lease: bool,
     /// If set, all connections of the programs use TLS, and the certificates are replaced at this interval.
     pub certificate_rotation: Option<Duration>,
+    /// Whether the programs prove their identity with SASL, and only this identity can create nodes.
+    pub uses_sasl: bool,
 }
 
 impl Plan {
@@ -72,6 +74,7 @@ impl Plan {
             allowance: Duration::from_secs(1),
             ignores_lease: false,
             certificate_rotation: None,
+            uses_sasl: false,
         }
     }
 }
@@ -133,7 +136,7 @@ impl<'a> Run<'a> {
             Environment::Network => Some(Network::enter()?),
         };
         let rotation = plan.certificate_rotation.map(Rotation::begin);
-        let options = servers(rotation.as_ref());
+        let options = servers(rotation.as_ref(), plan.uses_sasl);
         let ensemble = match &mut network {
             None => Ensemble::start_with(&options, SYNC_LIMIT),
             Some(network) => Ensemble::start_on(network, &options, SYNC_LIMIT),
@@ -144,7 +147,8 @@ impl<'a> Run<'a> {
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory)?;
         let options = directory.join("options");
-        fs::write(&options, rotation.as_ref().map_or_else(String::new, Rotation::options))?;
+        let sasl = if plan.uses_sasl { SASL_OPTIONS } else { "" };
+        fs::write(&options, rotation.as_ref().map_or_else(String::new, Rotation::options) + sasl)?;
         let address = if rotation.is_some() { ZooKeeper::tls_address } else { ZooKeeper::address };
         let mut stage = Self {
             plan,
@@ -358,13 +362,20 @@ impl<'a> Run<'a> {
     }
 }
 
-fn servers(rotation: Option<&Rotation>) -> Options {
-    let options = ZooKeeper::options().tick_ms(TICK_MS).newest();
+fn servers(rotation: Option<&Rotation>, uses_sasl: bool) -> Options {
+    let mut options = ZooKeeper::options().tick_ms(TICK_MS).newest();
+    if uses_sasl {
+        options = options.sasl_users(&[("bob", "secret")]);
+    }
     match rotation {
         Some(Rotation { certificates, .. }) => options.tls(&TlsListener::new(certificates)),
         None => options,
     }
 }
+
+/// The operator, which has no identity, can delete nodes, and cannot create nodes.
+const SASL_OPTIONS: &str =
+    "sasl.mechanism = digest-md5\nsasl.user = bob\nsasl.password = secret\nacl = sasl:bob:cdrwa,world:anyone:rd\n";
 
 /// Certificates that are replaced at an interval.
 struct Rotation {

@@ -38,7 +38,7 @@ fn every_fault_once_breaks_no_rule() {
 /// The certificates are replaced more often than connections are cut, so that some connections meet a key without its
 /// certificate.
 #[test]
-fn faults_over_tls_break_no_rule() {
+fn faults_over_tls_and_sasl_break_no_rule() {
     let plan = Plan {
         faults: vec![
             Fault::LeaderKilled,
@@ -52,6 +52,7 @@ fn faults_over_tls_break_no_rule() {
         session_timeout: Duration::from_secs(3),
         allowance: allowance(),
         certificate_rotation: Some(Duration::from_millis(300)),
+        uses_sasl: true,
         ..Plan::long(2, Environment::Loopback, Duration::from_secs(10))
     };
     let outcome = run(&plan).unwrap();

@@ -7,7 +7,7 @@
 mod common;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::thread;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use std::time::Duration;
 use common::{LONG_SESSION, TEST_TIMEOUT, path, status, timed, wait_for_waiters};
 use zklock::{Client, ClientState, Config, LockState, Status};
 use zklock_test_support::{
-    Certificates, ClientAuth, CuratorPeer, CuratorVersion, KerberosRealm, Proxy, REALM, TlsListener, ZooKeeper,
-    wait_until,
+    Certificates, ClientAuth, CuratorPeer, CuratorVersion, Direction, KerberosRealm, Proxy, REALM, TlsListener,
+    Verdict, ZooKeeper, request_type, wait_until, xid,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -266,16 +266,70 @@ fn wrong_service_is_refused_with_its_name() {
 #[ignore = "needs a KDC: make verify"]
 fn server_with_another_key_refuses_the_ticket() {
     let _kdc = uses_kdc();
-    let Site { realm, app, .. } = site();
+    let Site { realm, .. } = site();
     let service = realm.add_principal("rotated/localhost", "");
     realm.admin("cpw -randkey rotated/localhost");
-    let options = ZooKeeper::options().jaas(&realm.jaas("rotated/localhost", &service)).require_sasl();
-    let server = options.jvm_argument(&format!("-Djava.security.krb5.conf={}", realm.config_file().display())).start();
-    let keytab = ("sasl.keytab", app.to_str().unwrap());
-    let config = with_options(&[keytab, ("sasl.principal", "app"), ("sasl.service", "rotated")]);
+    server_refuses_the_ticket("rotated", &service, &realm.config_file(), "Checksum failed");
+}
+
+/// With a negative tolerance, Java refuses all tickets in the same way as if the clocks differed too much.
+#[test]
+#[ignore = "needs a KDC: make verify"]
+fn server_with_another_clock_refuses_the_ticket() {
+    let _kdc = uses_kdc();
+    let Site { realm, .. } = site();
+    let service = realm.add_principal("skewed/localhost", "");
+    let file = realm.file("skewed.conf");
+    let config = fs::read_to_string(realm.config_file()).unwrap();
+    fs::write(&file, config.replace("[libdefaults]\n", "[libdefaults]\n clockskew = -1\n")).unwrap();
+    server_refuses_the_ticket("skewed", &service, &file, "Clock skew too great");
+}
+
+/// Starts a server with this service and this configuration of Kerberos, and connects to it. `cause` is the text in the
+/// log of the server.
+#[track_caller]
+fn server_refuses_the_ticket(service: &str, keytab: &Path, krb5_config: &Path, cause: &str) {
+    let options = ZooKeeper::options().jaas(&site().realm.jaas(&format!("{service}/localhost"), keytab));
+    let options = options.jvm_argument(&format!("-Djava.security.krb5.conf={}", krb5_config.display()));
+    let server = options.require_sasl().start();
+    let mut config = app();
+    config.set("sasl.service", service).unwrap();
     let error = Client::connect(&named(&server.address()), &config).err().unwrap();
     assert_eq!(error.status(), Status::Auth, "{error}");
-    assert!(error.message().contains("the server refused Kerberos as app for rotated/localhost@"), "{error}");
+    for said in [&format!("the server refused Kerberos as app for {service}/localhost@"), "clocks that differ"] {
+        assert!(error.message().contains(said), "{error}");
+    }
+    assert!(server.log().contains(cause), "{}", server.log());
+}
+
+#[test]
+#[ignore = "needs a KDC: make verify"]
+fn wrong_proof_of_the_server_is_refused() {
+    let _kdc = uses_kdc();
+    let proxy = Proxy::start(&site().server.address());
+    let mut first_token = None;
+    proxy.hook(move |way, frame| {
+        if way == Direction::ToServer && request_type(frame) == Some(102) {
+            first_token.get_or_insert_with(|| xid(frame));
+        } else if way == Direction::ToClient && Some(xid(frame)) == first_token {
+            *frame.last_mut().unwrap() ^= 1;
+        }
+        Verdict::Forward
+    });
+    let (result, took) = timed(|| Client::connect(&named(&proxy.address()), &app()));
+    let error = result.err().unwrap();
+    assert_eq!(error.status(), Status::Auth, "{error}");
+    assert!(error.message().contains("SASL with Kerberos as app for zookeeper/localhost@: "), "{error}");
+    assert!(took < 5000 * MS && proxy.accepted_count() == 1, "{took:?}");
+}
+
+#[test]
+#[ignore = "needs a KDC: make verify"]
+fn server_without_sasl_is_said_to_be_one() {
+    let _kdc = uses_kdc();
+    let error = Client::connect(&named(&ZooKeeper::shared().address()), &app()).err().unwrap();
+    assert_eq!(error.status(), Status::Auth, "{error}");
+    assert!(error.message().contains("the server does not support SASL, but sasl.mechanism is set"), "{error}");
 }
 
 #[test]
@@ -302,7 +356,7 @@ fn missing_or_expired_ticket_is_an_error_that_says_what_to_do() {
     let cache = realm.kinit("short", short, "1s");
     thread::sleep(3000 * MS);
     let said = refusal(&with_options(&[("sasl.ccache", cache.to_str().unwrap())]), Status::Auth);
-    assert!(said.contains("expired"), "{said}");
+    assert!(said.contains("expired") && said.contains("get a ticket with kinit, or set sasl.keytab"), "{said}");
 }
 
 #[test]

@@ -54,6 +54,8 @@ pub(crate) struct Client {
     max_path_bytes: Option<usize>,
     /// The longest request that its servers accept, if they accept only short requests.
     frame_limit: Option<usize>,
+    /// SASL can fail, so that calls fail with AUTH.
+    pub(crate) may_be_refused: bool,
     /// The time until which it was last suspended.
     pub(crate) resumed_at: Time,
     /// The time at which its connection was established.
@@ -189,6 +191,9 @@ impl Client {
         if plan.with_kazoo {
             engine.enable_kazoo_queuing();
         }
+        if plan.sasl_secret.is_some() && index.is_multiple_of(2) {
+            engine.require_loading();
+        }
         // Operators delete the root with all nodes below it, so it may be missing.
         engine.enable_chroot_creation();
         let mut handles = Vec::new();
@@ -236,6 +241,7 @@ impl Client {
             syncs_are_sound: plan.syncs_are_sound,
             max_path_bytes: plan.max_path_bytes,
             frame_limit: plan.frame_limit,
+            may_be_refused: plan.refuses_sasl(),
             resumed_at: now,
             connected_at: now,
             closing: (0, now),
@@ -701,7 +707,9 @@ impl Client {
         self.life = Life::Closing;
         let limit = ms(2_000).min(self.engine.session_timeout() / 3);
         let given_up = self.global(self.local(now) + limit);
-        self.closing = (self.engine.session_id(), given_up);
+        // A session without an established connection has no nodes. The client leaves its end to the servers.
+        let session = if self.engine.metrics().connections == 0 { 0 } else { self.engine.session_id() };
+        self.closing = (session, given_up);
         let op = self.engine.close(self.local(now), self.local(now) + zklock_core::engine::CLOSE_LIMIT);
         let deadline = Some(given_up);
         self.record_call(now, op, None, CallKind::Close, 0, deadline);
@@ -868,6 +876,7 @@ impl Client {
                 Status::Exhausted => self.may_be_exhausted(checker, call.handle, quantity),
                 Status::Foreign => self.is_any_path(call.handle, |path| checker.had_foreign(path)),
                 Status::Denied => self.is_any_path(call.handle, |path| checker.were_permissions_removed(path)),
+                Status::Auth => self.may_be_refused,
                 _ => false,
             },
             (CallKind::Release { .. }, Err(error)) if error.status() == Status::Denied => {
@@ -876,6 +885,7 @@ impl Client {
             (CallKind::Release { .. }, Err(error)) => {
                 matches!(error.status(), Status::Lost | Status::Connection) && !self.is_undisturbed
             }
+            (CallKind::Ask, Err(error)) if error.status() == Status::Auth => self.may_be_refused,
             (CallKind::Ask, Err(error)) => error.status() == Status::Connection && !self.is_undisturbed,
             (CallKind::LateRelease | CallKind::Close, Err(_)) => false,
         };

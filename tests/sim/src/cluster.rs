@@ -74,6 +74,7 @@ impl Cluster {
             max_session_timeout: Some(plan.session_timeout),
             sweep: plan.sweep_interval,
             supports_persistent_watches: !plan.is_old,
+            sasl_secret: plan.sasl_secret,
             frame_limit: plan.frame_limit.unwrap_or(zklock_proto::DEFAULT_FRAME_LIMIT),
             ..Settings::default()
         };

@@ -12,8 +12,10 @@ mod client;
 mod cluster;
 mod plan;
 mod program;
+mod sasl;
 mod world;
 
+pub use sasl::ClientSasl;
 use world::World;
 
 /// The result of a run.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use zklock_core::limits::{DirectoryCacheLimits, Limits};
 use zklock_core::time::Time;
+use zklock_standalone::SaslFault;
 
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -39,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) max_path_bytes: Option<usize>,
     /// The longest request that the servers accept, in bytes; `None` for the default, which no request reaches.
     pub(crate) frame_limit: Option<usize>,
+    /// If set, the servers require SASL, and know this secret.
+    pub(crate) sasl_secret: Option<u64>,
     pub(crate) faults: Vec<(Duration, Fault)>,
     /// When all faults end.
     pub(crate) faults_end: Duration,
@@ -153,6 +156,8 @@ pub(crate) enum Fault {
     /// The program replaces the server list of a client. Each bit of `servers` stands for one server. If no bit of an
     /// existing server is set, the list contains all servers.
     SetServers { client: usize, servers: usize },
+    /// The next exchange of SASL tokens with a server fails.
+    Sasl { server: usize, fault: SaslFault },
     /// The reply to a request of this type is lost, together with its connection.
     LoseReply { server: usize, op: zklock_proto::OpCode },
 }
@@ -185,6 +190,7 @@ impl Plan {
             syncs_are_sound: true,
             max_path_bytes: None,
             frame_limit: None,
+            sasl_secret: None,
             faults: Vec::new(),
             faults_end: busy,
             is_undisturbed: false,
@@ -230,7 +236,14 @@ impl Plan {
         plan.limit_frames(&mut part_rng(11));
         let lists = server_lists(&mut part_rng(12), busy);
         plan.faults.extend(lists);
+        plan.add_sasl(&mut part_rng(13), busy);
         plan
+    }
+
+    /// Returns whether SASL can fail in this run, so that calls fail with AUTH.
+    pub(crate) fn refuses_sasl(&self) -> bool {
+        let refuses = |fault: &Fault| matches!(fault, Fault::Sasl { fault, .. } if *fault != SaslFault::Ignore);
+        self.faults.iter().any(|(_, fault)| refuses(fault))
     }
 
     /// Adds faults to the run.
@@ -399,6 +412,27 @@ impl Plan {
             // Watches are restored in requests that no server refuses.
             self.limits.watch_batch = self.limits.least_watch_batch;
         }
+    }
+
+    /// Lets the servers of a quarter of the runs require SASL, and lets some exchanges of tokens fail.
+    fn add_sasl(&mut self, rng: &mut Rng, busy: Duration) {
+        if rng.u8(..4) != 0 {
+            return;
+        }
+        self.sasl_secret = Some(rng.u64(..));
+        let mut faults = Vec::new();
+        for _ in 0..*pick(rng, &[0, 0, 1, 2, 4]) {
+            let (at, server) = (busy.mul_f64(rng.f64()), rng.usize(..));
+            let fault = match rng.u8(..5) {
+                0 => Fault::Sasl { server, fault: SaslFault::Refuse },
+                1 => Fault::Sasl { server, fault: SaslFault::Ignore },
+                2 => Fault::Sasl { server, fault: SaslFault::WrongProof },
+                3 => Fault::Sasl { server, fault: SaslFault::NoProof },
+                _ => Fault::LoseReply { server, op: zklock_proto::OpCode::Sasl },
+            };
+            faults.extend([(at, fault), (at, Fault::Cut { client: rng.usize(..) })]);
+        }
+        self.add_faults(faults);
     }
 
     /// Adds cohorts of threads to some runs, and more threads to their clients. The method has its own random number

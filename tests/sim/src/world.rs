@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use fastrand::Rng;
-use zklock_core::session::{Command, ConnectionEvent};
+use zklock_core::session::{Command, ConnectionEvent, SaslMechanism};
 use zklock_core::time::Time;
 use zklock_proto::{ConnectRequest, CreateMode};
 use zklock_standalone::{Change, ConnectionAction, ReplicaOutput, Txn, TxnBody};
@@ -17,6 +17,7 @@ use crate::client::{Client, Life, Scheduled, path_of};
 use crate::cluster::{Cluster, between, changes_of};
 use crate::plan::{Fault, ForeignRecipe, PathRecipe, Plan, ms};
 use crate::program::Program;
+use crate::sasl::ClientSasl;
 
 /// A scheduled event.
 #[derive(Debug)]
@@ -420,8 +421,9 @@ impl World {
         }
         while let Some(command) = self.clients[client].engine.poll_command() {
             if command == Command::Load {
-                // A simulated client needs no inputs to connect.
-                self.clients[client].engine.on_connection_event(self.now, ConnectionEvent::InputsLoaded);
+                self.load_inputs(client);
+                let local = self.clients[client].local(self.now);
+                self.clients[client].engine.on_connection_event(local, ConnectionEvent::InputsLoaded);
                 continue;
             }
             self.disconnect(client);
@@ -499,6 +501,14 @@ impl World {
 
     // The network.
 
+    /// Gives a client what it needs for its next connection.
+    fn load_inputs(&mut self, client: usize) {
+        if let Some(secret) = self.plan.sasl_secret {
+            let mechanism: Box<dyn SaslMechanism> = Box::new(ClientSasl::new(secret, self.rng.u64(..)));
+            self.clients[client].engine.set_credentials(Vec::new(), Some(mechanism));
+        }
+    }
+
     fn disconnect(&mut self, client: usize) {
         self.clients[client].attempt = None;
         if let Some(link) = self.clients[client].connection.take() {
@@ -531,6 +541,7 @@ impl World {
         let peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, client as u8 + 1)), 1);
         self.cluster.servers[server].replica.accept(id as u64, peer);
         self.log(|| format!("client {client} connects to server {server}: connection {id}"));
+        self.load_inputs(client);
         self.clients[client].engine.on_connection_event(local, ConnectionEvent::Connected("10.0.0.1"));
         self.process_engine(client);
     }
@@ -554,9 +565,14 @@ impl World {
         let (server, Some(message)) = (link.server, link.to_server.pop(self.now)) else { return };
         match message {
             Message::Bytes(bytes) => {
-                let through = link.bytes_before_break(false, &bytes);
+                let (client, through) = (link.client, link.bytes_before_break(false, &bytes));
                 let replica = &mut self.cluster.servers[server].replica;
                 replica.received(id as u64, &bytes[..through.unwrap_or(bytes.len())]);
+                if replica.early_requests() > 0 {
+                    self.checker.add_violation(|| {
+                        format!("client {client} has sent a request to server {server} before both had proved their identities")
+                    });
+                }
                 if through.is_some() {
                     self.reset(id);
                 }
@@ -902,6 +918,7 @@ impl World {
                 self.force_new_session.insert(client % clients);
             }
             Fault::SetServers { client, servers } => self.set_servers(client % clients, servers),
+            Fault::Sasl { server, fault } => self.cluster.servers[server % servers].replica.fail_sasl(fault),
             Fault::LoseReply { server, op } => self.cluster.servers[server % servers].replica.lose_reply(None, op),
         }
     }

@@ -62,7 +62,8 @@ const FOUND_BY_UNIT_TESTS: [Mutant; 8] = [
 
 /// The first seed of the search for deliberate bugs that need many seeds. If other random choices hide such a bug,
 /// `make mutants` finds another seed.
-const FIRST_SEEDS: [(Mutant, u64); 2] = [(Mutant::OverlookDowngrade, 5_000), (Mutant::TrustEndedCache, 7_000)];
+const FIRST_SEEDS: [(Mutant, u64); 3] =
+    [(Mutant::NestBlindly, 5_000), (Mutant::OverlookDowngrade, 5_000), (Mutant::TrustEndedCache, 7_000)];
 
 /// Decision 5 lists each deliberate bug once.
 #[test]

@@ -342,6 +342,7 @@ impl World {
                     let nodes = parts.iter().map(|step| step.members.len()).max().unwrap_or_default();
                     self.is_any_member(program, &parts, |client, _| client.may_exhaust_steps(nodes))
                 }
+                Status::Auth => self.is_any_member(program, &parts, |client, _| client.may_be_refused),
                 Status::Foreign => self.is_any_member(program, &parts, |_, path| self.checker.had_foreign(path)),
                 Status::Denied => {
                     self.is_any_member(program, &parts, |_, path| self.checker.were_permissions_removed(path))

@@ -2,10 +2,17 @@
 //! [`GssContext`] makes the tokens. Only the first token can need a KDC. The later steps only compute, so they may run
 //! while the state of the client is locked.
 
-use zeroize::Zeroizing;
-use zklock_core::session::{SaslMechanism, SaslStep};
+use std::fs::File;
 
-use super::gss_library::GssContext;
+use zeroize::Zeroizing;
+use zklock_core::error::{Error, Result, Status};
+use zklock_core::path::quote;
+use zklock_core::session::{SaslMechanism, SaslStep, Server};
+
+use crate::gss_library::{GssContext, GssCredentials, GssLibrary, GssName};
+use crate::settings::{KerberosLogin, SaslSettings};
+
+const NO_TICKET: &str = "; get a ticket with kinit, or set sasl.keytab";
 
 /// The bit for "no security layer" in an offer of a server.
 const NO_LAYER: u8 = 1;
@@ -13,7 +20,7 @@ const NO_LAYER: u8 = 1;
 const CHOICE: [u8; 4] = [NO_LAYER, 0, 0, 0];
 
 /// One exchange with a server.
-pub(super) struct Gssapi {
+pub struct Gssapi {
     context: GssContext,
     state: State,
     /// The names of both sides, for messages.
@@ -29,14 +36,42 @@ enum State {
     Ended,
 }
 
-impl Gssapi {
-    /// Begins an exchange. The call can ask a KDC and block.
-    pub(super) fn start(mut context: GssContext, names: String) -> Result<Self, String> {
-        let token = context.step(None)?.token;
-        Ok(Self { context, state: State::Ready(token), names })
+/// Begins an exchange with a server. Returns `None` if the name of the server is not known yet; the call then only checks
+/// that the client can get a ticket. The call can ask a KDC and block.
+///
+/// Errors: AUTH if Kerberos fails, INVALID if the keytab cannot be read, UNSUPPORTED if the Kerberos library is missing.
+#[inline(never)]
+pub fn start_gssapi(settings: &SaslSettings, login: &KerberosLogin, server: Option<&Server>) -> Result<Option<Gssapi>> {
+    let library = GssLibrary::load()?;
+    if let Some(keytab) = &login.keytab {
+        // The library does not say which file is missing.
+        let refuse = |error| Error::invalid(format!("sasl.keytab {}: {error}", quote(&keytab.to_string_lossy())));
+        File::open(keytab).map_err(refuse)?;
     }
+    let client = login.principal.as_deref().unwrap_or("the default principal");
+    let failed =
+        |cause: &str, hint: &str| Error::new(Status::Auth, format!("SASL with Kerberos as {client}: {cause}{hint}"));
+    let principal = login.principal.as_ref().map(|principal| GssName::new(library, principal)).transpose();
+    let credentials = principal
+        .and_then(|principal| GssCredentials::acquire(library, principal.as_ref(), &login.credential_stores()))
+        .map_err(|cause| failed(&cause, NO_TICKET))?;
+    let Some(host) = settings.host().or_else(|| server.map(|server| server.host.as_str())) else { return Ok(None) };
+    let service = settings.service_principal(host);
+    let mut hint = "";
+    let started = GssName::new(library, &service).and_then(|name| {
+        let mut context = GssContext::new(credentials, name);
+        let step = context.step(None).inspect_err(|_| {
+            if login.keytab.is_none() && context.has_expired() {
+                hint = NO_TICKET;
+            }
+        })?;
+        Ok(Gssapi { context, state: State::Ready(step.token), names: format!("{client} for {service}") })
+    });
+    started.map(Some).map_err(|cause| failed(&cause, &format!(" (service {service}){hint}")))
+}
 
-    fn answer(&mut self, state: &State, token: Option<&[u8]>) -> Result<SaslStep, String> {
+impl Gssapi {
+    fn answer(&mut self, state: &State, token: Option<&[u8]>) -> std::result::Result<SaslStep, String> {
         let token = token.unwrap_or_default();
         match state {
             State::Establishing if is_digest_challenge(token) => {
@@ -75,7 +110,7 @@ impl SaslMechanism for Gssapi {
         }
     }
 
-    fn step(&mut self, token: Option<&[u8]>) -> Result<SaslStep, String> {
+    fn step(&mut self, token: Option<&[u8]>) -> std::result::Result<SaslStep, String> {
         let state = std::mem::replace(&mut self.state, State::Ended);
         self.answer(&state, token).map_err(|cause| format!("SASL with Kerberos as {}: {cause}", self.names))
     }

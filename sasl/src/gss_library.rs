@@ -24,6 +24,7 @@ const CONTINUE_NEEDED: u32 = 1;
 /// The part of a status that contains an error.
 const ERROR_MASK: u32 = 0xffff_0000;
 const UNSPECIFIED_FAILURE: u32 = 13 << 16;
+const CREDENTIALS_EXPIRED: u32 = 11 << 16;
 const MAJOR_STATUS: c_int = 1;
 const MINOR_STATUS: c_int = 2;
 /// The maximum number of messages for one status.
@@ -75,6 +76,7 @@ type AcquireCredFrom = unsafe extern "C" fn(
     *mut *mut OidSet,
     *mut u32,
 ) -> u32;
+type InquireCred = unsafe extern "C" fn(*mut u32, Object, *mut Object, *mut u32, *mut c_int, *mut *mut OidSet) -> u32;
 type InitSecContext = unsafe extern "C" fn(
     *mut u32,
     Object,
@@ -96,10 +98,11 @@ type Unwrap = unsafe extern "C" fn(*mut u32, Object, *mut Buffer, *mut Buffer, *
 type DisplayStatus = unsafe extern "C" fn(*mut u32, u32, c_int, *mut Oid, *mut u32, *mut Buffer) -> u32;
 
 /// The functions of the library.
-pub(super) struct GssLibrary {
+pub(crate) struct GssLibrary {
     import_name: ImportName,
     /// Heimdal before version 8 does not have this function.
     acquire_cred_from: Option<AcquireCredFrom>,
+    inquire_cred: InquireCred,
     init_sec_context: InitSecContext,
     delete_sec_context: DeleteSecContext,
     wrap: Wrap,
@@ -114,7 +117,7 @@ impl GssLibrary {
     /// Loads the library, unless this process has loaded it before.
     ///
     /// Errors: UNSUPPORTED if this machine does not have the library.
-    pub(super) fn load() -> Result<&'static Self> {
+    pub(crate) fn load() -> Result<&'static Self> {
         static LIBRARY: OnceLock<GssLibrary> = OnceLock::new();
         match LIBRARY.get() {
             Some(library) => Ok(library),
@@ -123,19 +126,18 @@ impl GssLibrary {
     }
 
     fn find(names: &[&CStr]) -> Result<Self> {
-        let mut causes = Vec::new();
+        let mut causes = String::new();
         for name in names {
             // SAFETY: the name ends with NUL. The library never removes the loaded object, so its functions remain.
             let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
             let found = if handle.is_null() { Err(last_dl_error()) } else { Self::of(handle) };
             match found {
                 Ok(library) => return Ok(library),
-                Err(cause) => causes.push(cause),
+                Err(cause) => append(&mut causes, &cause),
             }
         }
         let message = format!(
-            "sasl.mechanism = gssapi needs the Kerberos library of the system: install the package libgssapi-krb5-2 (Debian) or krb5-libs (Red Hat) ({})",
-            causes.join("; ")
+            "sasl.mechanism = gssapi needs the Kerberos library of the system: install the package libgssapi-krb5-2 (Debian) or krb5-libs (Red Hat) ({causes})"
         );
         Err(Error::new(Status::Unsupported, message))
     }
@@ -144,32 +146,39 @@ impl GssLibrary {
         // SAFETY: RFC 2744 and the headers of both libraries declare the functions with these types.
         unsafe {
             Ok(Self {
-                import_name: symbol(handle, c"gss_import_name").ok_or_else(last_dl_error)?,
-                acquire_cred_from: symbol(handle, c"gss_acquire_cred_from"),
-                init_sec_context: symbol(handle, c"gss_init_sec_context").ok_or_else(last_dl_error)?,
-                delete_sec_context: symbol(handle, c"gss_delete_sec_context").ok_or_else(last_dl_error)?,
-                wrap: symbol(handle, c"gss_wrap").ok_or_else(last_dl_error)?,
-                unwrap: symbol(handle, c"gss_unwrap").ok_or_else(last_dl_error)?,
-                display_status: symbol(handle, c"gss_display_status").ok_or_else(last_dl_error)?,
-                release_name: symbol(handle, c"gss_release_name").ok_or_else(last_dl_error)?,
-                release_cred: symbol(handle, c"gss_release_cred").ok_or_else(last_dl_error)?,
-                release_buffer: symbol(handle, c"gss_release_buffer").ok_or_else(last_dl_error)?,
+                import_name: symbol(handle, c"gss_import_name")?,
+                acquire_cred_from: symbol(handle, c"gss_acquire_cred_from").ok(),
+                inquire_cred: symbol(handle, c"gss_inquire_cred")?,
+                init_sec_context: symbol(handle, c"gss_init_sec_context")?,
+                delete_sec_context: symbol(handle, c"gss_delete_sec_context")?,
+                wrap: symbol(handle, c"gss_wrap")?,
+                unwrap: symbol(handle, c"gss_unwrap")?,
+                display_status: symbol(handle, c"gss_display_status")?,
+                release_name: symbol(handle, c"gss_release_name")?,
+                release_cred: symbol(handle, c"gss_release_cred")?,
+                release_buffer: symbol(handle, c"gss_release_buffer")?,
             })
         }
     }
 
     /// Returns the texts of the library for the status of a call.
     fn describe(&self, major: u32, minor: u32) -> String {
-        let mut texts = if minor == 0 { Vec::new() } else { self.status_texts(minor, MINOR_STATUS) };
+        let mut texts = String::new();
         // The text of an unspecified failure only refers to the minor status.
-        if texts.is_empty() || major & ERROR_MASK != UNSPECIFIED_FAILURE {
-            texts.splice(0..0, self.status_texts(major, MAJOR_STATUS));
+        if major & ERROR_MASK != UNSPECIFIED_FAILURE {
+            self.append_texts(&mut texts, major, MAJOR_STATUS);
         }
-        texts.join("; ")
+        if minor != 0 {
+            self.append_texts(&mut texts, minor, MINOR_STATUS);
+        }
+        if texts.is_empty() {
+            self.append_texts(&mut texts, major, MAJOR_STATUS);
+        }
+        texts
     }
 
-    fn status_texts(&self, status: u32, kind: c_int) -> Vec<String> {
-        let (mut texts, mut more) = (Vec::new(), 0);
+    fn append_texts(&self, texts: &mut String, status: u32, kind: c_int) {
+        let mut more = 0;
         let mut mechanism = oid(KERBEROS);
         for _ in 0..MAX_MESSAGES {
             let (mut ignored, mut text) = (0, LibraryBuffer::new(self));
@@ -178,14 +187,13 @@ impl GssLibrary {
                 (self.display_status)(&mut ignored, status, kind, &mut mechanism, &mut more, &mut text.buffer)
             };
             if result & ERROR_MASK != 0 {
-                break;
+                return;
             }
-            texts.push(String::from_utf8_lossy(text.bytes()).into_owned());
+            append(texts, &String::from_utf8_lossy(text.bytes()));
             if more == 0 {
-                break;
+                return;
             }
         }
-        texts
     }
 
     fn check(&self, major: u32, minor: u32) -> std::result::Result<(), String> {
@@ -193,17 +201,30 @@ impl GssLibrary {
     }
 }
 
-/// Returns a function of a library, or `None` if the library does not have it.
+/// Appends a text to others.
+fn append(texts: &mut String, text: &str) {
+    if !texts.is_empty() {
+        texts.push_str("; ");
+    }
+    texts.push_str(text);
+}
+
+/// Returns a function of a library.
 ///
 /// # Safety
 ///
 /// `F` must be the type of the function.
-unsafe fn symbol<F>(handle: *mut c_void, name: &CStr) -> Option<F> {
+unsafe fn symbol<F>(handle: *mut c_void, name: &CStr) -> std::result::Result<F, String> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    let address = address(handle, name)?;
+    // SAFETY: the caller guarantees the type, which has the size of a pointer.
+    Ok(unsafe { std::mem::transmute_copy(&address) })
+}
+
+fn address(handle: *mut c_void, name: &CStr) -> std::result::Result<*mut c_void, String> {
     // SAFETY: the handle is that of a loaded library, and the name ends with NUL.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
-    // SAFETY: the caller guarantees the type, which has the size of a pointer.
-    (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
+    if address.is_null() { Err(last_dl_error()) } else { Ok(address) }
 }
 
 fn last_dl_error() -> String {
@@ -258,14 +279,14 @@ impl Drop for LibraryBuffer<'_> {
 }
 
 /// The name of a Kerberos principal.
-pub(super) struct GssName {
+pub(crate) struct GssName {
     library: &'static GssLibrary,
     name: Object,
 }
 
 impl GssName {
     /// Imports the name of a principal. The library looks up no host name for it.
-    pub(super) fn new(library: &'static GssLibrary, principal: &str) -> std::result::Result<Self, String> {
+    pub(crate) fn new(library: &'static GssLibrary, principal: &str) -> std::result::Result<Self, String> {
         let (mut minor, mut name) = (0, Self { library, name: ptr::null_mut() });
         // SAFETY: all pointers are valid during the call.
         let major = unsafe {
@@ -290,14 +311,14 @@ impl Drop for GssName {
 }
 
 /// The credentials of the client. Without any setting, the library uses its default credentials.
-pub(super) struct GssCredentials {
+pub(crate) struct GssCredentials {
     library: &'static GssLibrary,
     credentials: Object,
 }
 
 impl GssCredentials {
     /// Acquires credentials. `stores` contains names and values of credential stores, for example `ccache`.
-    pub(super) fn acquire(
+    pub(crate) fn acquire(
         library: &'static GssLibrary,
         principal: Option<&GssName>,
         stores: &[(&CStr, CString)],
@@ -344,7 +365,7 @@ impl Drop for GssCredentials {
 }
 
 /// A security context between the client and a server.
-pub(super) struct GssContext {
+pub(crate) struct GssContext {
     credentials: GssCredentials,
     server: GssName,
     context: Object,
@@ -354,19 +375,30 @@ pub(super) struct GssContext {
 unsafe impl Send for GssContext {}
 
 /// The result of a step that establishes a context.
-pub(super) struct GssStep {
-    pub(super) token: Zeroizing<Vec<u8>>,
+pub(crate) struct GssStep {
+    pub(crate) token: Zeroizing<Vec<u8>>,
     /// True if the context is complete and the server has proved its identity.
-    pub(super) is_complete: bool,
+    pub(crate) is_complete: bool,
 }
 
 impl GssContext {
-    pub(super) fn new(credentials: GssCredentials, server: GssName) -> Self {
+    pub(crate) fn new(credentials: GssCredentials, server: GssName) -> Self {
         Self { credentials, server, context: ptr::null_mut() }
     }
 
+    /// Returns whether the ticket of the client has expired.
+    pub(crate) fn has_expired(&self) -> bool {
+        let GssCredentials { library, credentials } = self.credentials;
+        let (mut lifetime, none) = (INDEFINITE, ptr::null_mut());
+        // SAFETY: all pointers are null or valid during the call.
+        let major = unsafe {
+            (library.inquire_cred)(&mut 0, credentials, none, &mut lifetime, ptr::null_mut(), ptr::null_mut())
+        };
+        lifetime == 0 || major & ERROR_MASK == CREDENTIALS_EXPIRED
+    }
+
     /// Makes the next token from a token of the server. The first call, without a token, can ask a KDC and block.
-    pub(super) fn step(&mut self, token: Option<&[u8]>) -> std::result::Result<GssStep, String> {
+    pub(crate) fn step(&mut self, token: Option<&[u8]>) -> std::result::Result<GssStep, String> {
         let library = self.server.library;
         let (mut minor, mut flags, mut output) = (0, 0, LibraryBuffer::new(library));
         let mut received = token.map(input);
@@ -397,7 +429,7 @@ impl GssContext {
     }
 
     /// Checks and unpacks a message of the server.
-    pub(super) fn unwrap(&self, message: &[u8]) -> std::result::Result<Zeroizing<Vec<u8>>, String> {
+    pub(crate) fn unwrap(&self, message: &[u8]) -> std::result::Result<Zeroizing<Vec<u8>>, String> {
         let library = self.server.library;
         let (mut minor, mut output) = (0, LibraryBuffer::new(library));
         // SAFETY: all pointers are null or valid during the call, and `output` releases the content.
@@ -415,7 +447,7 @@ impl GssContext {
     }
 
     /// Packs a message for the server, without encryption.
-    pub(super) fn wrap(&self, content: &[u8]) -> std::result::Result<Zeroizing<Vec<u8>>, String> {
+    pub(crate) fn wrap(&self, content: &[u8]) -> std::result::Result<Zeroizing<Vec<u8>>, String> {
         let library = self.server.library;
         let (mut minor, mut output) = (0, LibraryBuffer::new(library));
         // SAFETY: all pointers are null or valid during the call, and `output` releases the message.
@@ -437,11 +469,40 @@ impl Drop for GssContext {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::Command;
+
     use super::*;
+
+    const MISSING: &CStr = c"libzklock-no-such-library.so.2";
+
+    /// A library that this process has loaded before is found by the name that the library contains. As in Heimdal before
+    /// version 8, a function is missing.
+    #[test]
+    fn library_of_heimdal_is_found_if_that_of_mit_is_missing() {
+        let directory = std::env::temp_dir().join(format!("zklock-gss-{}", std::process::id()));
+        let (source, file) = (directory.join("stub.c"), directory.join("stub.so"));
+        let functions = "import_name inquire_cred init_sec_context delete_sec_context wrap unwrap display_status release_name release_cred release_buffer";
+        let functions = functions.split(' ').map(|name| format!("unsigned gss_{name}(void) {{ return 0; }}\n"));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(&source, functions.collect::<String>()).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-Wl,-soname,libgssapi.so.3", "-o"]).arg(&file).arg(&source);
+        assert!(cc.status().unwrap().success());
+        let path = CString::new(file.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the name ends with NUL, and the library has no code that runs when it is loaded.
+        assert!(!unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) }.is_null());
+        fs::remove_dir_all(&directory).unwrap();
+        let library = Box::leak(Box::new(GssLibrary::find(&[MISSING, LIBRARIES[1]]).unwrap()));
+        GssCredentials::acquire(library, None, &[]).unwrap();
+        let error = GssCredentials::acquire(library, None, &[(c"ccache", c"x".into())]).err().unwrap();
+        assert!(error.contains("has no gss_acquire_cred_from"), "{error}");
+    }
 
     #[test]
     fn missing_library_is_unsupported_and_names_the_package() {
-        let error = GssLibrary::find(&[c"libzklock-no-such-library.so.2", c"libc.so.6"]).err().unwrap();
+        let error = GssLibrary::find(&[MISSING, c"libc.so.6"]).err().unwrap();
         assert_eq!(error.status(), Status::Unsupported);
         for part in ["install the package libgssapi-krb5-2", "libzklock-no-such-library.so.2", "gss_import_name"] {
             assert!(error.message().contains(part), "{error}");

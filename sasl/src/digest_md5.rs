@@ -2,27 +2,25 @@
 //! a challenge, the client answers with a digest of the password, and the server proves with another digest that it
 //! knows the password as well. The code in this file does no I/O, and takes random numbers as an argument.
 
-use md5::{Digest, Md5};
+use md5::block_api::compress;
 use zeroize::Zeroizing;
 use zklock_core::path::quote;
 use zklock_core::session::{SaslMechanism, SaslStep};
+
+use crate::jaas::DigestLogin;
 
 /// The maximum length of a challenge, in bytes (RFC 2831, section 2.1.1).
 const MAX_CHALLENGE: usize = 2047;
 /// The number of responses to the nonce of a challenge. A connection needs only one.
 const NONCE_COUNT: &str = "00000001";
-
-/// The identity of the client.
-pub(super) struct DigestUser {
-    pub(super) name: String,
-    pub(super) password: Zeroizing<String>,
-    /// The name of the service and of its host: `zookeeper/zk-sasl-md5` on servers with the default settings.
-    pub(super) digest_uri: String,
-}
+/// A server sends no proof if it accepts clients whose authentication has failed.
+const NO_PROOF: &str = "SASL: the server refused the user or its password, or sent no proof that it knows the password; check sasl.user and sasl.password";
 
 /// One exchange with a server.
-pub(super) struct DigestMd5 {
-    user: DigestUser,
+pub struct DigestMd5 {
+    login: DigestLogin,
+    /// The name of the service and of its host: `zookeeper/zk-sasl-md5` on servers with the default settings.
+    digest_uri: String,
     /// A random text that was not used before.
     client_nonce: String,
     state: State,
@@ -35,46 +33,46 @@ enum State {
 }
 
 impl DigestMd5 {
-    pub(super) fn new(user: DigestUser, client_nonce: String) -> Self {
-        Self { user, client_nonce, state: State::AwaitingChallenge }
+    /// Begins an exchange. `client_nonce` must be a random text that was not used before.
+    pub fn new(login: DigestLogin, digest_uri: String, client_nonce: String) -> Self {
+        Self { login, digest_uri, client_nonce, state: State::AwaitingChallenge }
     }
 
     /// Answers a challenge. Returns the response, and the proof that the server must send.
     fn respond(&self, token: &[u8]) -> Result<(Zeroizing<Vec<u8>>, String), String> {
         let Challenge { realm, nonce, is_utf8 } = Challenge::parse(token)?;
-        let Self { user: DigestUser { name, password, digest_uri }, client_nonce, .. } = self;
+        let Self { login: DigestLogin { user, password }, digest_uri, client_nonce, .. } = self;
         let hashed_form = |text: &str| hashed_form(text, is_utf8).ok_or_else(|| self.needs_utf8());
-        let mut secret = Md5::new();
-        secret.update(hashed_form(name)?.as_slice());
-        secret.update(":");
-        secret.update(hashed_form(realm.as_deref().unwrap_or_default())?.as_slice());
-        secret.update(":");
-        secret.update(hashed_form(password)?.as_slice());
-        let secret: Zeroizing<[u8; 16]> = Zeroizing::new(secret.finalize().into());
-        let session_key = Md5::new().chain_update(*secret).chain_update(format!(":{nonce}:{client_nonce}"));
-        let session_key = Zeroizing::new(hex(&session_key.finalize()));
-        let digest = |method: &str| {
-            let request = hex(&Md5::digest(format!("{method}:{digest_uri}")));
+        let secret = md5(&[
+            &hashed_form(user)?,
+            b":",
+            &hashed_form(realm.as_deref().unwrap_or_default())?,
+            b":",
+            &hashed_form(password)?,
+        ]);
+        let nonces = format!(":{nonce}:{client_nonce}");
+        let session_key = Zeroizing::new(hex(&*md5(&[&*secret, nonces.as_bytes()])));
+        let digest = |method: &[u8]| {
+            let request = hex(&*md5(&[method, b":", digest_uri.as_bytes()]));
             let text = format!(":{nonce}:{NONCE_COUNT}:{client_nonce}:auth:{request}");
-            hex(&Md5::new().chain_update(session_key.as_bytes()).chain_update(text).finalize())
+            hex(&*md5(&[session_key.as_bytes(), text.as_bytes()]))
         };
-        let charset = if is_utf8 { "charset=utf-8," } else { "" };
-        let realm = realm.as_ref().map(|realm| format!("realm={},", quoted(realm))).unwrap_or_default();
-        let response = format!(
-            "{charset}username={},{realm}nonce={},nc={NONCE_COUNT},cnonce={},digest-uri={},response={},qop=auth",
-            quoted(name),
-            quoted(&nonce),
-            quoted(client_nonce),
-            quoted(digest_uri),
-            digest("AUTHENTICATE"),
-        );
-        let response =
-            if is_utf8 { Some(response.into_bytes()) } else { latin1(&response).map(|bytes| bytes.to_vec()) };
-        Ok((Zeroizing::new(response.ok_or_else(|| self.needs_utf8())?), digest("")))
+        let mut response = String::from(if is_utf8 { "charset=utf-8," } else { "" });
+        add_quoted(&mut response, "username", user);
+        if let Some(realm) = &realm {
+            add_quoted(&mut response, "realm", realm);
+        }
+        add_quoted(&mut response, "nonce", &nonce);
+        response.extend(["nc=", NONCE_COUNT, ","]);
+        add_quoted(&mut response, "cnonce", client_nonce);
+        add_quoted(&mut response, "digest-uri", digest_uri);
+        response.extend(["response=", &digest(b"AUTHENTICATE"), ",qop=auth"]);
+        let response = if is_utf8 { Some(Zeroizing::new(response.into_bytes())) } else { latin1(&response) };
+        Ok((response.ok_or_else(|| self.needs_utf8())?, digest(b"")))
     }
 
     fn needs_utf8(&self) -> String {
-        let name = quote(&self.user.name);
+        let name = quote(&self.login.user);
         format!(
             "SASL: the server supports only characters of ISO 8859-1, and the name or the password of the user {name} contains others"
         )
@@ -82,12 +80,12 @@ impl DigestMd5 {
 
     /// Checks the proof of the server.
     fn check(&self, token: &[u8], expected: &str) -> Result<(), String> {
-        let directives = Directives::parse(token)?;
-        match directives.single("rspauth")? {
+        let text = decoded(token)?;
+        match Directives::parse(&text)?.single("rspauth")? {
             Some(proof) if proof == expected => Ok(()),
             Some(_) => Err(format!(
                 "SASL: the server does not know the password of the user {}, although it accepted the user: another server may have taken its place",
-                quote(&self.user.name)
+                quote(&self.login.user)
             )),
             None => Err(NO_PROOF.to_owned()),
         }
@@ -122,15 +120,12 @@ impl SaslMechanism for DigestMd5 {
                     .to_owned()
             }
             State::AwaitingProof { .. } | State::Ended => {
-                let name = quote(&self.user.name);
+                let name = quote(&self.login.user);
                 format!("the server refused the user {name} or its password; check sasl.user and sasl.password")
             }
         }
     }
 }
-
-/// A server sends no proof if it accepts clients whose authentication has failed.
-const NO_PROOF: &str = "SASL: the server refused the user or its password, or sent no proof that it knows the password; check sasl.user and sasl.password";
 
 /// The parts of a challenge that the client needs.
 #[derive(Debug, PartialEq, Eq)]
@@ -142,16 +137,17 @@ struct Challenge {
 
 impl Challenge {
     fn parse(token: &[u8]) -> Result<Self, String> {
-        let directives = Directives::parse(token)?;
+        let text = decoded(token)?;
+        let directives = Directives::parse(&text)?;
         let wrong = |name: &str, value: &str, expected: &str| {
             Err(invalid(&format!("{name} is {}; expected {expected}", quote(value))))
         };
-        match directives.single("algorithm")? {
-            Some("md5-sess") => {}
-            other => return wrong("algorithm", other.unwrap_or_default(), "md5-sess"),
+        match directives.single("algorithm")?.unwrap_or_default() {
+            "md5-sess" => {}
+            other => return wrong("algorithm", other, "md5-sess"),
         }
         match directives.single("qop")? {
-            Some(qop) if !qop.split(',').any(|offer| offer.trim() == "auth") => return wrong("qop", qop, "auth"),
+            Some(qop) if !qop.split(',').any(|offer| offer.trim_ascii() == "auth") => return wrong("qop", qop, "auth"),
             _ => {}
         }
         let is_utf8 = match directives.single("charset")? {
@@ -159,54 +155,42 @@ impl Challenge {
             Some(charset) if charset.eq_ignore_ascii_case("utf-8") => true,
             Some(charset) => return wrong("charset", charset, "utf-8"),
         };
-        let Some(nonce) = directives.single("nonce")?.filter(|nonce| !nonce.is_empty()) else {
+        let nonce = unescaped(directives.single("nonce")?.unwrap_or_default());
+        if nonce.is_empty() {
             return Err(invalid("it has no nonce"));
-        };
+        }
         // A server that serves several realms accepts each of them.
-        let realm = directives.all("realm").next().map(str::to_owned);
-        Ok(Self { realm, nonce: nonce.to_owned(), is_utf8 })
+        let realm = directives.all("realm").next().map(unescaped);
+        Ok(Self { realm, nonce, is_utf8 })
     }
 }
 
-/// The directives `name=value` of a message of the server, in their order. The names are in lower case.
-struct Directives(Vec<(String, String)>);
+/// The directives `name=value` of a message of the server, in their order. The values of quoted strings contain their
+/// backslashes.
+struct Directives<'a>(Vec<(&'a str, &'a str)>);
 
-impl Directives {
-    fn parse(token: &[u8]) -> Result<Self, String> {
-        if token.len() > MAX_CHALLENGE {
-            let length = token.len();
-            return Err(invalid(&format!("it has {length} bytes; DIGEST-MD5 allows at most {MAX_CHALLENGE} bytes")));
-        }
-        let text = decoded(token);
-        let mut rest = text.as_str();
+impl<'a> Directives<'a> {
+    fn parse(text: &'a str) -> Result<Self, String> {
+        let mut rest = text;
         let mut directives = Vec::new();
         loop {
-            rest = rest.trim_start_matches([' ', '\t', '\r', '\n', ',']);
+            (_, rest) = split_after(rest, |byte| is_blank(byte) || byte == b',');
             if rest.is_empty() {
                 return Ok(Self(directives));
             }
-            let position = text.len() - rest.len();
-            let wrong = || invalid(&format!("at position {position}, expected name=value"));
-            let (name, after) = rest.split_once('=').ok_or_else(wrong)?;
-            if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
-                return Err(wrong());
-            }
-            let (value, after) = value(after).ok_or_else(wrong)?;
-            let after = after.trim_start_matches([' ', '\t', '\r', '\n']);
-            if !after.is_empty() && !after.starts_with(',') {
-                return Err(wrong());
-            }
-            directives.push((name.to_ascii_lowercase(), value));
+            let (directive, after) = directive(rest)
+                .ok_or_else(|| invalid(&format!("at position {}, expected name=value", text.len() - rest.len())))?;
+            directives.push(directive);
             rest = after;
         }
     }
 
-    fn all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(own, _)| own == name).map(|(_, value)| value.as_str())
+    fn all(&self, name: &str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(own, _)| own.eq_ignore_ascii_case(name)).map(|&(_, value)| value)
     }
 
     /// Returns the value of a directive. Fails if the directive occurs more than once.
-    fn single(&self, name: &str) -> Result<Option<&str>, String> {
+    fn single(&self, name: &str) -> Result<Option<&'a str>, String> {
         let mut values = self.all(name);
         match (values.next(), values.next()) {
             (first, None) => Ok(first),
@@ -215,24 +199,59 @@ impl Directives {
     }
 }
 
-/// Splits the value of a directive from the text that follows it. The value is a token or a quoted string.
-fn value(text: &str) -> Option<(String, &str)> {
-    let Some(content) = text.strip_prefix('"') else {
-        let end = text.find([' ', '\t', '\r', '\n', ',']).unwrap_or(text.len());
-        let (value, after) = text.split_at_checked(end)?;
-        let is_token = value.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\=;:<>@()[]{}?/".contains(&byte));
-        return (!value.is_empty() && is_token).then(|| (value.to_owned(), after));
-    };
-    let mut value = String::new();
-    let mut characters = content.char_indices();
-    loop {
-        match characters.next()? {
-            (at, '"') => return Some((value, content.get(at + 1..)?)),
-            (_, '\\') => value.push(characters.next()?.1),
-            (_, character) if character.is_control() => return None,
-            (_, character) => value.push(character),
+/// Splits a directive from the text that follows it. The value is a token or a quoted string.
+fn directive(text: &str) -> Option<((&str, &str), &str)> {
+    let (name, after) = split_after(text, |byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let after = after.strip_prefix('=').filter(|_| !name.is_empty())?;
+    let (value, after) = match after.strip_prefix('"') {
+        Some(content) => {
+            let mut is_escaped = false;
+            let end = content.char_indices().find(|&(_, character)| {
+                let is_end = !is_escaped && (character == '"' || character.is_control());
+                is_escaped = !is_escaped && character == '\\';
+                is_end
+            });
+            let (value, after) = content.split_at_checked(end?.0)?;
+            (value, after.strip_prefix('"')?)
         }
+        None => {
+            let is_token = |byte: u8| byte.is_ascii_graphic() && !b"\"\\,=;:<>@()[]{}?/".contains(&byte);
+            let (value, after) = split_after(after, is_token);
+            (value, Some(after).filter(|_| !value.is_empty())?)
+        }
+    };
+    let (_, after) = split_after(after, is_blank);
+    (after.is_empty() || after.starts_with(',')).then_some(((name, value), after))
+}
+
+/// Splits a text after its first characters of a kind. The characters are those of ASCII.
+fn split_after(text: &str, is_of_kind: fn(u8) -> bool) -> (&str, &str) {
+    let end = text.bytes().position(|byte| !is_of_kind(byte)).unwrap_or(text.len());
+    text.split_at_checked(end).unwrap_or((text, ""))
+}
+
+const fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
+}
+
+/// Returns the text that the content of a quoted string stands for.
+fn unescaped(content: &str) -> String {
+    let mut characters = content.chars();
+    std::iter::from_fn(|| match characters.next()? {
+        '\\' => characters.next(),
+        character => Some(character),
+    })
+    .collect()
+}
+
+/// Appends a directive whose value is a quoted string.
+fn add_quoted(response: &mut String, name: &str, value: &str) {
+    response.extend([name, "=\""]);
+    for character in value.chars() {
+        response.extend(matches!(character, '\\' | '"').then_some('\\'));
+        response.push(character);
     }
+    response.push_str("\",");
 }
 
 fn invalid(why: &str) -> String {
@@ -240,8 +259,12 @@ fn invalid(why: &str) -> String {
 }
 
 /// Decodes a message of the server, which is UTF-8 or ISO 8859-1.
-fn decoded(token: &[u8]) -> String {
-    str::from_utf8(token).map_or_else(|_| token.iter().map(|&byte| char::from(byte)).collect(), str::to_owned)
+fn decoded(token: &[u8]) -> Result<String, String> {
+    if token.len() > MAX_CHALLENGE {
+        let length = token.len();
+        return Err(invalid(&format!("it has {length} bytes; DIGEST-MD5 allows at most {MAX_CHALLENGE} bytes")));
+    }
+    Ok(str::from_utf8(token).map_or_else(|_| token.iter().map(|&byte| char::from(byte)).collect(), str::to_owned))
 }
 
 /// Returns the bytes of a text of which a digest is computed. These are the bytes in ISO 8859-1, or in UTF-8 if the text
@@ -260,12 +283,32 @@ fn latin1(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     Some(bytes)
 }
 
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+/// Returns the MD5 digest of a message in several parts (RFC 1321). The type `Md5` of the crate `md-5` would keep a copy
+/// of the last part, and its feature `zeroize` makes other digests of the library slower and larger.
+fn md5(parts: &[&[u8]]) -> Zeroizing<[u8; 16]> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    // The padding is a bit, zeros, and the length in bits.
+    let padded = (length + 9).next_multiple_of(64);
+    let mut message = Zeroizing::new(Vec::with_capacity(padded));
+    parts.iter().for_each(|part| message.extend_from_slice(part));
+    message.push(0x80);
+    message.resize(padded - 8, 0);
+    message.extend_from_slice(&(length as u64 * 8).to_le_bytes());
+    let mut state = Zeroizing::new([0x6745_2301_u32, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476]);
+    compress(&mut state, message.as_chunks().0);
+    let mut digest = Zeroizing::new([0; 16]);
+    for (bytes, word) in digest.chunks_exact_mut(4).zip(&*state) {
+        bytes.copy_from_slice(&u32::to_le_bytes(*word));
+    }
+    digest
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        text.extend([byte >> 4, byte & 15].into_iter().filter_map(|digit| char::from_digit(digit.into(), 16)));
+    }
+    text
 }
 
 #[cfg(test)]
@@ -274,12 +317,13 @@ mod tests {
 
     const CHALLENGE: &str = r#"realm="zk-sasl-md5",nonce="OA6MG9tEQGm2hh",charset=utf-8,algorithm=md5-sess"#;
 
-    fn exchange(name: &str, password: &str) -> DigestMd5 {
-        let (name, digest_uri) = (name.to_owned(), "zookeeper/zk-sasl-md5".to_owned());
-        DigestMd5::new(
-            DigestUser { name, password: Zeroizing::new(password.to_owned()), digest_uri },
-            "OA6MHXh6VqTrRk".to_owned(),
-        )
+    fn exchange_with(user: &str, password: &str, digest_uri: &str) -> DigestMd5 {
+        let login = DigestLogin { user: user.to_owned(), password: Zeroizing::new(password.to_owned()) };
+        DigestMd5::new(login, digest_uri.to_owned(), "OA6MHXh6VqTrRk".to_owned())
+    }
+
+    fn exchange(user: &str, password: &str) -> DigestMd5 {
+        exchange_with(user, password, "zookeeper/zk-sasl-md5")
     }
 
     fn response(exchange: &mut DigestMd5, challenge: &[u8]) -> Result<Vec<u8>, String> {
@@ -297,12 +341,7 @@ mod tests {
     /// The example of RFC 2831, section 4.
     #[test]
     fn example_of_the_rfc() {
-        let user = DigestUser {
-            name: "chris".to_owned(),
-            password: Zeroizing::new("secret".to_owned()),
-            digest_uri: "imap/elwood.innosoft.com".to_owned(),
-        };
-        let mut exchange = DigestMd5::new(user, "OA6MHXh6VqTrRk".to_owned());
+        let mut exchange = exchange_with("chris", "secret", "imap/elwood.innosoft.com");
         let challenge =
             br#"realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8"#;
         let sent = String::from_utf8(response(&mut exchange, challenge).unwrap()).unwrap();
@@ -315,6 +354,21 @@ mod tests {
         let proof = exchange.step(Some(b"rspauth=ea40f60335c427b5527b84dbabcdfffd"));
         assert!(matches!(proof, Ok(SaslStep::Done)), "{proof:?}");
         assert!(exchange.step(Some(b"")).is_err());
+    }
+
+    /// Examples of RFC 1321, and messages whose padding begins at the end of a block.
+    #[test]
+    fn digests_are_those_of_md5() {
+        for (parts, expected) in [
+            (&[][..], "d41d8cd98f00b204e9800998ecf8427e"),
+            (&[&b"message "[..], b"", b"digest"], "f96b697d7cb7938d525a2f31aaf161d0"),
+            (&[&[b'a'; 55]], "ef1772b6dff9a122358552954ad0df65"),
+            (&[&[b'a'; 56]], "3b0c8ac703f828b04c6c197006d17218"),
+            (&[&[b'a'; 60], &[b'a'; 4]], "014842d480b571495a4a0363793f7367"),
+            (&[&[b'a'; 119]], "8a7bd0732ed6a28ce75f6dabc90e1613"),
+        ] {
+            assert_eq!(hex(&*md5(parts)), expected);
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use zklock_core::error::{Error, Result};
 use zklock_core::path::quote;
 
 /// The name of Java's property for a JAAS file.
-pub(crate) const JAAS_FILE: &str = "java.security.auth.login.config";
+pub const JAAS_FILE: &str = "java.security.auth.login.config";
 /// The name of a ZooKeeper server's host in DIGEST-MD5, unless its administrators have changed it.
 const DIGEST_SERVER_NAME: &str = "zk-sasl-md5";
 const DEFAULT_SERVICE: &str = "zookeeper";
@@ -22,33 +22,46 @@ const KERBEROS_OPTIONS: &[&str] = &["sasl.principal", "sasl.keytab", "sasl.ccach
 
 /// The values of the options that begin with `sasl.`.
 #[derive(Clone, Default)]
-pub(crate) struct SaslSettings {
-    pub(crate) mechanism: Option<Mechanism>,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<Zeroizing<String>>,
-    pub(crate) password_file: Option<PathBuf>,
-    pub(crate) service: Option<String>,
-    pub(crate) server_name: Option<String>,
-    pub(crate) kerberos: KerberosLogin,
+pub struct SaslSettings {
+    /// The mechanism (`sasl.mechanism`).
+    pub mechanism: Option<Mechanism>,
+    /// The user of DIGEST-MD5 (`sasl.user`).
+    pub user: Option<String>,
+    /// The password of the user (`sasl.password`).
+    pub password: Option<Zeroizing<String>>,
+    /// A file with the password of the user (`sasl.password_file`).
+    pub password_file: Option<PathBuf>,
+    /// The name of the servers' service (`sasl.service`).
+    pub service: Option<String>,
+    /// The name of the servers' host, and of their realm (`sasl.server_name`).
+    pub server_name: Option<String>,
+    /// The identity of the client in Kerberos.
+    pub kerberos: KerberosLogin,
     /// A JAAS file with the mechanism, the user and the password (`java.security.auth.login.config`).
-    pub(crate) jaas_file: Option<PathBuf>,
+    pub jaas_file: Option<PathBuf>,
     /// The section of the JAAS file (`zookeeper.sasl.clientconfig`).
-    pub(crate) jaas_section: Option<String>,
+    pub jaas_section: Option<String>,
     /// True if the program forbids SASL (`zookeeper.sasl.client`).
-    pub(crate) is_forbidden: bool,
+    pub is_forbidden: bool,
+    /// True if the program forbids MD5 (`zookeeper.fips-mode`).
+    pub is_fips: bool,
 }
 
 /// The identity of a client in Kerberos. The Kerberos library has a default for each value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct KerberosLogin {
-    pub(crate) principal: Option<String>,
-    pub(crate) keytab: Option<PathBuf>,
-    pub(crate) ccache: Option<String>,
+pub struct KerberosLogin {
+    /// The principal of the client (`sasl.principal`).
+    pub principal: Option<String>,
+    /// A keytab with the key of the client (`sasl.keytab`).
+    pub keytab: Option<PathBuf>,
+    /// The credential cache (`sasl.ccache`).
+    pub ccache: Option<String>,
 }
 
 /// A SASL mechanism that the client supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mechanism {
+pub enum Mechanism {
+    /// DIGEST-MD5.
     DigestMd5,
     /// GSSAPI with Kerberos 5.
     Gssapi,
@@ -56,7 +69,7 @@ pub(crate) enum Mechanism {
 
 impl KerberosLogin {
     /// Returns the names and values of the credential stores for the Kerberos library.
-    pub(super) fn credential_stores(&self) -> Vec<(&'static CStr, CString)> {
+    pub(crate) fn credential_stores(&self) -> Vec<(&'static CStr, CString)> {
         // Without a cache in memory, the library would write tickets of the keytab into the cache of the user.
         let memory = |keytab: &Path| {
             let principal = self.principal.as_deref().unwrap_or_default();
@@ -70,63 +83,80 @@ impl KerberosLogin {
 }
 
 impl SaslSettings {
-    /// Fails with INVALID if two options contradict each other, or one option needs another option.
-    pub(crate) fn check(&self) -> Result<()> {
-        let refuse = |why: String| Err(Error::invalid(why));
+    /// Fails with INVALID if two options contradict each other, or one option needs another option. `passwords` is the
+    /// number of passwords that the program supplies as credentials.
+    #[inline(never)]
+    pub fn check(&self, passwords: usize) -> Result<()> {
+        let exclude =
+            |one: &str, other: &str| Err(Error::invalid(format!("options {one} and {other} exclude each other")));
+        let need = |option: &str, other: &str| Err(Error::invalid(format!("option {option} needs option {other}")));
+        let mut login_options = self.login_options();
+        if passwords > 0 && self.mechanism != Some(Mechanism::DigestMd5) {
+            return Err(Error::invalid("credentials for the scheme sasl need option sasl.mechanism = digest-md5"));
+        }
         if self.is_forbidden && self.is_enabled() {
             let option = if self.jaas_file.is_some() { JAAS_FILE } else { "sasl.mechanism" };
-            return refuse(format!("options zookeeper.sasl.client = false and {option} exclude each other"));
-        }
-        if self.jaas_file.is_none() && self.jaas_section.is_some() {
-            return refuse(format!("option zookeeper.sasl.clientconfig needs option {JAAS_FILE}"));
+            return exclude("zookeeper.sasl.client = false", option);
         }
         if self.jaas_file.is_some() {
-            let login = self.mechanism.map(|_| "sasl.mechanism").or_else(|| self.login_options().next());
-            return match login {
-                Some(option) => refuse(format!("options {JAAS_FILE} and {option} exclude each other")),
-                None => Ok(()),
-            };
+            let option = self.mechanism.map(|_| "sasl.mechanism").or_else(|| login_options.next());
+            return option.map_or(Ok(()), |option| exclude(JAAS_FILE, option));
         }
-        let Some(mechanism) = self.mechanism else {
-            let names = [("sasl.service", &self.service), ("sasl.server_name", &self.server_name)];
-            let names = names.into_iter().filter(|(_, name)| name.is_some()).map(|(option, _)| option);
-            return match self.login_options().chain(names).next() {
-                Some(option) => refuse(format!("option {option} needs option sasl.mechanism, for example digest-md5")),
-                None => Ok(()),
-            };
-        };
-        let (own, name) = match mechanism {
-            Mechanism::DigestMd5 => (DIGEST_OPTIONS, "digest-md5"),
-            Mechanism::Gssapi => (KERBEROS_OPTIONS, "gssapi"),
-        };
-        if let Some(option) = self.login_options().find(|option| !own.contains(option)) {
-            return refuse(format!("options sasl.mechanism = {name} and {option} exclude each other"));
+        if self.jaas_section.is_some() {
+            return need("zookeeper.sasl.clientconfig", JAAS_FILE);
         }
-        if mechanism == Mechanism::Gssapi {
-            return match &self.server_name {
-                Some(name) if name.contains(['/', '\\']) || name.matches('@').count() > 1 => {
-                    refuse(format!("option sasl.server_name is {}; expected HOST, HOST@REALM or @REALM", quote(name)))
-                }
-                _ => Ok(()),
-            };
-        }
-        if let Some(name) = self.server_name.as_ref().filter(|name| name.contains('@')) {
-            return refuse(format!("option sasl.server_name is {}; expected a name without a realm", quote(name)));
-        }
-        match (&self.user, &self.password, &self.password_file) {
-            (None, ..) => refuse("sasl.mechanism = digest-md5 needs option sasl.user".to_owned()),
-            (_, None, None) => {
-                refuse("sasl.mechanism = digest-md5 needs option sasl.password or sasl.password_file".to_owned())
+        let server_name = self.server_name.as_deref().unwrap_or_default();
+        let (name, own_options, is_server_name, expected) = match self.mechanism {
+            None => {
+                let names = [("sasl.service", &self.service), ("sasl.server_name", &self.server_name)];
+                let names = names.into_iter().filter(|(_, name)| name.is_some()).map(|(option, _)| option);
+                let option = login_options.chain(names).next();
+                return option.map_or(Ok(()), |option| need(option, "sasl.mechanism, for example digest-md5"));
             }
-            (_, Some(_), Some(_)) => {
-                refuse("options sasl.password and sasl.password_file are both set; expected one of them".to_owned())
+            Some(Mechanism::DigestMd5) => {
+                self.check_md5()?;
+                let is_server_name = !server_name.contains('@');
+                ("sasl.mechanism = digest-md5", DIGEST_OPTIONS, is_server_name, "a name without a realm")
             }
-            _ => Ok(()),
+            Some(Mechanism::Gssapi) => {
+                let is_server_name = !server_name.contains(['/', '\\']) && server_name.matches('@').count() <= 1;
+                ("sasl.mechanism = gssapi", KERBEROS_OPTIONS, is_server_name, "HOST, HOST@REALM or @REALM")
+            }
+        };
+        if let Some(option) = login_options.find(|option| !own_options.contains(option)) {
+            return exclude(name, option);
+        }
+        if !is_server_name {
+            let shown = quote(server_name);
+            return Err(Error::invalid(format!("option sasl.server_name is {shown}; expected {expected}")));
+        }
+        if self.mechanism == Some(Mechanism::Gssapi) {
+            return Ok(());
+        }
+        if self.user.is_none() {
+            return need(name, "sasl.user");
+        }
+        match passwords + usize::from(self.password.is_some()) + usize::from(self.password_file.is_some()) {
+            0 => need(name, "sasl.password or sasl.password_file"),
+            1 => Ok(()),
+            _ => Err(Error::invalid(
+                "the password of sasl.user is set twice; expected one of sasl.password, sasl.password_file and credentials for the scheme sasl",
+            )),
         }
     }
 
+    /// Fails with INVALID if the program forbids MD5.
+    pub fn check_md5(&self) -> Result<()> {
+        if !self.is_fips {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "zookeeper.fips-mode = true forbids DIGEST-MD5, because FIPS 140 does not allow MD5; use sasl.mechanism = gssapi",
+        ))
+    }
+
     /// Returns whether the client uses SASL.
-    pub(crate) fn is_enabled(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.mechanism.is_some() || self.jaas_file.is_some()
     }
 
@@ -144,21 +174,22 @@ impl SaslSettings {
     }
 
     /// Returns the host in the names of the servers' principals, or `None` if it is the host in the server list.
-    pub(super) fn host(&self) -> Option<&str> {
+    pub fn host(&self) -> Option<&str> {
         let (host, _) = self.server_name.as_deref().map(split_realm)?;
         Some(host).filter(|host| !host.is_empty())
     }
 
     /// Returns the principal of a server. If no realm is set, the part after `@` is empty: the KDC then finds the realm,
     /// and the Kerberos library does not look up the host.
-    pub(super) fn service_principal(&self, host: &str) -> String {
+    pub(crate) fn service_principal(&self, host: &str) -> String {
         let service = self.service.as_deref().unwrap_or(DEFAULT_SERVICE);
         let realm = self.server_name.as_deref().map(|name| split_realm(name).1).unwrap_or_default();
         format!("{service}/{host}@{realm}")
     }
 
     /// Returns the name of the service that DIGEST-MD5 protects.
-    pub(super) fn digest_uri(&self) -> String {
+    #[inline(never)]
+    pub fn digest_uri(&self) -> String {
         let service = self.service.as_deref().unwrap_or(DEFAULT_SERVICE);
         let server_name = self.server_name.as_deref().unwrap_or(DIGEST_SERVER_NAME);
         format!("{service}/{server_name}")
@@ -208,7 +239,10 @@ mod tests {
             (SaslSettings { service: user.clone(), ..empty() }, "option sasl.service needs option sasl.mechanism"),
             (settings(None, password.clone(), None), "digest-md5 needs option sasl.user"),
             (settings(user.clone(), None, None), "digest-md5 needs option sasl.password or sasl.password_file"),
-            (settings(user.clone(), password.clone(), file.clone()), "are both set; expected one of them"),
+            (
+                settings(user.clone(), password.clone(), file.clone()),
+                "is set twice; expected one of sasl.password, sasl",
+            ),
             (SaslSettings { jaas_section: user.clone(), ..empty() }, "needs option java.security.auth.login.config"),
             (
                 SaslSettings { jaas_file: file.clone(), user: user.clone(), ..empty() },
@@ -233,16 +267,27 @@ mod tests {
                 SaslSettings { mechanism, is_forbidden: true, ..empty() },
                 "= false and sasl.mechanism exclude each other",
             ),
+            (
+                SaslSettings { is_fips: true, ..settings(user.clone(), password.clone(), None) },
+                "zookeeper.fips-mode = true forbids DIGEST-MD5",
+            ),
         ] {
-            let error = settings.check().unwrap_err();
+            let error = settings.check(0).unwrap_err();
             assert!(error.message().contains(said), "{error}");
             assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
         }
+        let said = |settings: SaslSettings| settings.check(1).unwrap_err().message().to_owned();
+        for mechanism in [None, gssapi] {
+            let settings = SaslSettings { mechanism, ..empty() };
+            assert_eq!(said(settings), "credentials for the scheme sasl need option sasl.mechanism = digest-md5");
+        }
+        assert!(said(settings(user.clone(), password.clone(), None)).contains("is set twice"));
+        settings(user.clone(), None, None).check(1).unwrap();
         let forbidden = SaslSettings { is_forbidden: true, ..empty() };
         let jaas =
             SaslSettings { jaas_file: file.clone(), jaas_section: user.clone(), service: user.clone(), ..empty() };
         for settings in [empty(), forbidden, jaas, settings(user.clone(), password, None), settings(user, None, file)] {
-            settings.check().unwrap();
+            settings.check(0).unwrap();
         }
     }
 
@@ -259,7 +304,7 @@ mod tests {
             let (service, server_name) = (own(service), own(server_name));
             let settings =
                 SaslSettings { mechanism: Some(Mechanism::Gssapi), service, server_name, ..SaslSettings::default() };
-            settings.check().unwrap();
+            settings.check(0).unwrap();
             assert_eq!(settings.host(), host);
             assert_eq!(settings.service_principal(settings.host().unwrap_or("h")), expected);
         }
