@@ -29,9 +29,19 @@ fn fiddle_reads_the_flat_header() {
     hold(Path::new("ruby"), "hold.rb");
 }
 
+#[test]
+#[ignore = "part of make verify"]
+fn koffi_reads_the_flat_header() {
+    assert!(library::root().join(KOFFI).exists(), "{KOFFI} is missing: scripts/setup verify");
+    hold(Path::new("node"), "hold.js");
+}
+
+const KOFFI: &str = "target/node/node_modules/koffi";
+
 fn hold(interpreter: &Path, program: &str) {
     let printed = library::output(
         Command::new(interpreter)
+            .env("NODE_PATH", library::root().join("target/node/node_modules"))
             .arg(library::root().join("tests/programs/ffi").join(program))
             .arg(library::include().join("zklock_ffi.h"))
             .arg(library::directory().join("libzklock.so"))
