@@ -31,6 +31,7 @@ pub(super) struct Job {
 impl Job {
     /// Fails with INVALID if several participants can hold the lock at the same time.
     pub(super) fn of(hold: &Hold) -> Result<Self> {
+        hold.check_exists()?;
         let lock = hold.first_lock().ok_or(Status::Internal)?;
         let path = lock.path().to_string();
         if !is_exclusive(lock.recipe()) {
@@ -38,7 +39,6 @@ impl Job {
                            semaphore with exactly one lease";
             return Err(Error::invalid(format!("{path}: {message}")));
         }
-        hold.check_exists()?;
         let (view, nodes) = lock.hold_and_nodes(hold.owner())?;
         let (Some(view), Some(node)) = (view, nodes.into_iter().next()) else {
             return Err(Error::new(Status::NotOwner, format!("{path}: the hold was already released")));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use zklock_core::error::{Error, Result};
+use zklock_core::path;
 
 use super::end;
 use super::job::{Job, wall_time};
@@ -139,6 +140,7 @@ impl Client {
     /// Starts reading the last runs, without blocking. In all other respects, this method works like
     /// [`past_runs`](Self::past_runs).
     pub fn start_past_runs(&self, path: &str) -> Result<Operation<Vec<PastRun>>> {
+        path::validate(path)?;
         let node = record_path(path);
         let reading = self.start_read_node(&node)?;
         Ok(reading.and_then(move |content| Ok(Record::parse(&node, content)?.into_runs())))

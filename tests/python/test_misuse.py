@@ -119,6 +119,14 @@ def busy(client: zklock.Client) -> Any:
         return lock.try_hold()
 
 
+def once_per(client: zklock.Client) -> zklock.OncePer:
+    return client.mutex(fresh()).hold(timeout=60).once_per("day")
+
+
+def run(client: zklock.Client) -> Any:
+    return once_per(client).__enter__()
+
+
 # Functions that make a usable object of each class.
 MAKERS: dict[type, Callable[[zklock.Client, StandaloneServer], Any]] = {
     zklock.Client: lambda client, server: zklock.Client(server.address),
@@ -131,6 +139,8 @@ MAKERS: dict[type, Callable[[zklock.Client, StandaloneServer], Any]] = {
     zklock.Semaphore: lambda client, server: client.semaphore(fresh(), 3),
     zklock.Leases: lambda client, server: client.semaphore(fresh(), 3).acquire(timeout=60),
     zklock.Hold: lambda client, server: client.mutex(fresh()).hold(timeout=60),
+    zklock.OncePer: lambda client, server: once_per(client),
+    zklock.Run: lambda client, server: run(client),
     zklock.Listener: lambda client, server: client.on_event(print),
     zklock.Participant: lambda client, server: participant(client),
     zklock.Waiting: lambda client, server: waiting(client),
@@ -287,6 +297,8 @@ SOUND: dict[str, Any] = {
     "max_passes": 0,
     "seconds": 0,
     "op": 1,
+    "period": "day",
+    "how": "a failure",
 }
 
 
@@ -349,6 +361,14 @@ def test_a_wrong_type_is_reported_with_the_constructors_parameter(cls: type) -> 
             assert type(wrong) is not object
 
 
+async def aio_once_per(client: zklock.aio.Client) -> zklock.aio.OncePer:
+    return (await client.mutex(fresh()).hold(timeout=60)).once_per("day")
+
+
+async def aio_run(client: zklock.aio.Client) -> Any:
+    return await (await aio_once_per(client)).__aenter__()
+
+
 # Functions that make a usable object of each class of zklock.aio.
 AIO_MAKERS: dict[str, Callable[[zklock.aio.Client], Any]] = {
     "Client": lambda client: client,
@@ -360,6 +380,8 @@ AIO_MAKERS: dict[str, Callable[[zklock.aio.Client], Any]] = {
     "MultiLock": lambda client: client.multi([client.mutex(fresh()), client.mutex(fresh())]),
     "Semaphore": lambda client: client.semaphore(fresh(), 3),
     "Hold": lambda client: client.mutex(fresh()).hold(timeout=60),
+    "OncePer": aio_once_per,
+    "Run": aio_run,
 }
 
 

@@ -16,6 +16,7 @@ from conftest import LIMIT, Inspector, Loops
 from server import ZooKeeper
 from zklock import Client, PastRun, RunResult
 from zklock.aio import Client as AioClient
+from zklock.testing import StandaloneServer
 
 SUCCEEDED, FAILED, RUNNING = RunResult.SUCCEEDED, RunResult.FAILED, RunResult.RUNNING
 
@@ -95,6 +96,7 @@ def test_wrong_arguments(client: Client, path: str) -> None:
             (lambda: hold.once_per("day", zone=7), TypeError, "zone: expected str or None"),  # type: ignore[arg-type]
             (lambda: hold.once_per("day", retry_failed=7), TypeError, "retry_failed"),  # type: ignore[arg-type]
             (lambda: client.past_runs("no/path"), ValueError, "must start with '/'"),
+            (lambda: client.past_runs("/"), ValueError, "path"),
         ]
         for call, kind, message in wrong:
             with pytest.raises(kind, match=message):
@@ -158,7 +160,7 @@ def test_tasks_run_a_job_once(loops: Loops, server: ZooKeeper, path: str) -> Non
 
 
 def test_cancelled_task(loops: Loops, server: ZooKeeper, path: str) -> None:
-    """A cancelled beginning does not count. A cancelled block is a failure."""
+    """A cancelled block is a failure."""
 
     async def block(lock: zklock.aio.Lock, *, seconds: float) -> None:
         async with lock.hold() as hold, hold.once_per("day", zone="UTC"):
@@ -167,14 +169,6 @@ def test_cancelled_task(loops: Loops, server: ZooKeeper, path: str) -> None:
     async def main() -> None:
         async with AioClient(server.address) as aio_client:
             lock = aio_client.mutex(path, timeout=LIMIT)
-            async with lock.hold() as hold:
-                beginning = asyncio.ensure_future(hold.once_per("day", zone="UTC").__aenter__())
-                await asyncio.sleep(0)
-                beginning.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await beginning
-                while await aio_client.past_runs(path):
-                    await asyncio.sleep(0.01)
             task = asyncio.ensure_future(block(lock, seconds=LIMIT))
             while not await aio_client.past_runs(path):
                 await asyncio.sleep(0.01)
@@ -186,3 +180,23 @@ def test_cancelled_task(loops: Loops, server: ZooKeeper, path: str) -> None:
                 await asyncio.sleep(0.01)
 
     loops.run(main())
+
+
+def test_cancelled_beginning(loops: Loops) -> None:
+    """A run that the task has not received does not count."""
+
+    async def main(server: StandaloneServer) -> None:
+        async with AioClient(server.address) as client, client.mutex("/a").hold() as hold:
+            # The answer, which would end the call, does not arrive before the cancellation.
+            server.freeze(client)
+            beginning = asyncio.ensure_future(hold.once_per("day", zone="UTC").__aenter__())
+            await asyncio.sleep(0)
+            beginning.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await beginning
+            server.thaw(client)
+            while await client.past_runs("/a"):
+                await asyncio.sleep(0.01)
+
+    with StandaloneServer() as server:
+        loops.run(main(server))
