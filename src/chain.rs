@@ -125,7 +125,7 @@ impl<L: Links> InProgress<L::Output> for ChainWork<L> {
             } else if left().is_zero() {
                 return None;
             } else {
-                drop(self.0.progress.wait(progress, left().min(LONGEST_START)));
+                drop(self.0.progress.wait(progress, left()));
             }
         }
     }
@@ -166,5 +166,5 @@ impl<L: Links> Drop for ChainWork<L> {
     }
 }
 
-/// The longest time between two checks while another thread starts the next request.
-const LONGEST_START: Duration = Duration::from_secs(1);
+#[cfg(all(test, zklock_loom))]
+mod models;
