@@ -2,14 +2,16 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use rustix::io::{FdFlags, fcntl_setfd, write};
-use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setpgid};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, set_parent_process_death_signal, setpgid, waitpid};
 
+use super::cgroup::ControlGroup;
 use super::signals::Mask;
 use crate::clock::BootTime;
 use crate::variables::{self, STATUS_FD};
@@ -38,8 +40,8 @@ pub(crate) struct Origin {
     pub(crate) group: Group,
     /// The signal mask that the wrapper had when it was started.
     pub(crate) mask: Mask,
-    /// The file through which the child enters its control group.
-    pub(crate) cgroup: Option<File>,
+    /// The control group that the child enters.
+    pub(crate) cgroup: Option<ControlGroup>,
     /// The descriptor that becomes readable when the lock is lost.
     pub(crate) status: OwnedFd,
     /// The child does not run the program at this time or later, because the lock may belong to another participant.
@@ -47,41 +49,75 @@ pub(crate) struct Origin {
 }
 
 /// Starts the program with additional environment variables, and returns its process id. An error is the error of exec,
-/// or [`TOO_LATE`].
+/// or [`TOO_LATE`]. Call this function in a process with a single thread.
 pub(crate) fn start(command: &[OsString], environment: Vec<(String, OsString)>, origin: Origin) -> io::Result<i32> {
     let Some((program, arguments)) = command.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
     let guardian = getpid();
     let mut child = Command::new(program);
     child.args(arguments).envs(environment).env(STATUS_FD, origin.status.as_raw_fd().to_string());
     variables::secrets().for_each(|name| _ = child.env_remove(name));
-    let prepare = move || {
-        // The group may be gone if the wrapper was killed. The child then stays in the group of the guardian, which
-        // ends it.
-        let _ = match origin.group {
-            Group::New => setpgid(None, None),
-            Group::Wrapper(group) => setpgid(None, Some(group)),
-            Group::Inherited => Ok(()),
-        };
-        if let Some(processes) = &origin.cgroup {
-            // A threaded control group refuses processes. The guardian then ends the tree process by process.
-            let _ = write(processes, b"0");
-        }
-        // If the guardian dies, the kernel kills the child, and the wrapper ends what the child has started.
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        if getppid() != Some(guardian) {
-            // The guardian has died since the fork, and the kernel has not killed this process. No process waits for an
-            // error. SAFETY: The call ends this process, and runs no other code of it.
-            unsafe { libc::_exit(1) };
-        }
-        fcntl_setfd(origin.status.as_fd(), FdFlags::empty())?;
-        origin.mask.set()?;
-        // This process may have been stopped for a long time.
-        if BootTime::now() < origin.start_until { Ok(()) } else { Err(io::Error::from_raw_os_error(TOO_LATE)) }
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    // SAFETY: The process has a single thread, so no lock can be held in the copy by a thread that does not exist there.
+    let (forked, is_inside) = match origin.cgroup.as_ref().map(|cgroup| unsafe { cgroup.fork() }) {
+        Some(Ok(pid)) => (pid, true),
+        // SAFETY: as above.
+        _ => (unsafe { libc::fork() }, false),
     };
-    // SAFETY: The closure runs in the forked child of a process with a single thread. It makes system calls, and
-    // neither takes a lock nor allocates memory.
-    unsafe { child.pre_exec(prepare) };
-    Ok(i32::try_from(child.spawn()?.id()).unwrap_or_default())
+    match forked {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            let error = origin.execute(child, guardian, is_inside);
+            let _ = write(&writer, &error.raw_os_error().unwrap_or(libc::EINVAL).to_ne_bytes());
+            // SAFETY: The call ends this process, and runs no other code of it.
+            unsafe { libc::_exit(1) }
+        }
+        pid => {
+            drop(writer);
+            let mut number = [0; 4];
+            match File::from(reader).read_exact(&mut number) {
+                // exec has closed the pipe.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(pid),
+                Err(error) => Err(error),
+                Ok(()) => {
+                    let _ = waitpid(Pid::from_raw(pid), WaitOptions::empty());
+                    Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
+                }
+            }
+        }
+    }
+}
+
+impl Origin {
+    /// Replaces this process, a child of the guardian, by the program. Returns only if this fails. `is_inside` is true if the
+    /// process is already in its control group.
+    fn execute(self, mut child: Command, guardian: Pid, is_inside: bool) -> io::Error {
+        let prepare = move || {
+            // The group may be gone if the wrapper was killed. The child then stays in the group of the guardian, which
+            // ends it.
+            let _ = match self.group {
+                Group::New => setpgid(None, None),
+                Group::Wrapper(group) => setpgid(None, Some(group)),
+                Group::Inherited => Ok(()),
+            };
+            // A threaded control group refuses processes. The guardian then ends the tree process by process.
+            let _ = self.cgroup.as_ref().filter(|_| !is_inside).map(ControlGroup::enter);
+            // If the guardian dies, the kernel kills the child, and the wrapper ends what the child has started.
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            if getppid() != Some(guardian) {
+                // The guardian has died since the fork, and the kernel has not killed this process. No process waits for
+                // an error. SAFETY: The call ends this process, and runs no other code of it.
+                unsafe { libc::_exit(1) };
+            }
+            fcntl_setfd(self.status.as_fd(), FdFlags::empty())?;
+            self.mask.set()?;
+            // This process may have been stopped for a long time.
+            if BootTime::now() < self.start_until { Ok(()) } else { Err(io::Error::from_raw_os_error(TOO_LATE)) }
+        };
+        // SAFETY: The process is a copy of a process with a single thread. The closure makes system calls, and neither takes
+        // a lock nor allocates memory. exec sets the signal mask before it calls the closure.
+        unsafe { child.pre_exec(prepare) };
+        child.exec()
+    }
 }
 
 /// Replaces standard input and output of this process, so that the other end of a pipe notices when the command closes

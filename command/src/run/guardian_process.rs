@@ -16,6 +16,7 @@ use rustix::time::{
 };
 
 use super::cgroup;
+use super::cgroup::ControlGroup;
 use super::child::{self, Group, Origin};
 use super::link::{Ending, Link, Order, Report};
 use super::policy::{Policy, Step};
@@ -129,14 +130,15 @@ impl Guardian {
         policy: Policy,
         environment: Vec<(String, OsString)>,
     ) -> io::Result<()> {
-        let processes = wrapper.cgroup.as_deref().and_then(|directory| cgroup::create(directory).ok());
-        let cgroup = wrapper.cgroup.filter(|_| processes.is_some());
-        self.tree.set_cgroup(cgroup.clone());
+        // The first of the new descriptors, because some shells, for example dash, can read only those below 10.
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        let group = wrapper.cgroup.as_deref().and_then(|directory| ControlGroup::create(directory).ok());
+        let cgroup = wrapper.cgroup.filter(|_| group.is_some());
+        self.tree.set_cgroup(cgroup.clone());
         let origin = Origin {
             group: wrapper.group,
             mask: wrapper.mask,
-            cgroup: processes,
+            cgroup: group,
             status: reader,
             start_until: policy.start_until(),
         };
