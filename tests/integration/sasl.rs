@@ -70,7 +70,7 @@ fn refusal_through(proxy: &Proxy, config: &Config) -> String {
     let error = result.err().unwrap();
     assert_eq!(error.status(), Status::Auth, "{error}");
     assert!(took < 5000 * MS, "{took:?}");
-    assert_eq!(proxy.accepted_count(), 1);
+    assert_eq!(proxy.accepted_count(), 1, "{took:?}: {error}");
     assert!(error.message().starts_with("authentication with 127.0.0.1:"), "{error}");
     error.message().to_owned()
 }

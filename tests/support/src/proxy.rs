@@ -455,7 +455,9 @@ impl<'a> Pipe<'a> {
 
 fn connect(target: &str) -> Option<TcpStream> {
     let address = target.to_socket_addrs().ok()?.next()?;
-    TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()
+    // If the queue of a busy server is full, the kernel repeats the packet that opens a connection after one second, and
+    // after two more.
+    TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()
 }
 
 /// Waits for a command. If the sender is gone, the command is a reset.
