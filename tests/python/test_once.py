@@ -162,16 +162,18 @@ def test_tasks_run_a_job_once(loops: Loops, server: ZooKeeper, path: str) -> Non
 def test_cancelled_task(loops: Loops, server: ZooKeeper, path: str) -> None:
     """A cancelled block is a failure."""
 
-    async def block(lock: zklock.aio.Lock, *, seconds: float) -> None:
+    async def block(lock: zklock.aio.Lock, entered: asyncio.Event) -> None:
         async with lock.hold() as hold, hold.once_per("day", zone="UTC"):
-            await asyncio.sleep(seconds)
+            entered.set()
+            await asyncio.sleep(LIMIT)
 
     async def main() -> None:
         async with AioClient(server.address) as aio_client:
             lock = aio_client.mutex(path, timeout=LIMIT)
-            task = asyncio.ensure_future(block(lock, seconds=LIMIT))
-            while not await aio_client.past_runs(path):
-                await asyncio.sleep(0.01)
+            entered = asyncio.Event()
+            task = asyncio.ensure_future(block(lock, entered))
+            # The record contains the run before the task has entered the block.
+            await entered.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -195,8 +197,9 @@ def test_cancelled_beginning(loops: Loops) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await beginning
             server.thaw(client)
-            while await client.past_runs("/a"):
-                await asyncio.sleep(0.01)
+            # If the call continued, the server would perform its write before the second of these reads.
+            await client.past_runs("/a")
+            assert await client.past_runs("/a") == []
 
     with StandaloneServer() as server:
         loops.run(main(server))
