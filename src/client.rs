@@ -381,8 +381,8 @@ impl Client {
     }
 
     /// Starts a wait that ends when a node's children differ from an earlier list. The result of the returned
-    /// [`Operation`] is the new list. `zxid` is [`Children::zxid`] of the earlier list. The call sets a watch on the node and does
-    /// not poll. Returns `None` if the node does not exist. If `timeout` is `None`, the call waits without a limit. If
+    /// [`Operation`] is the new list. `zxid` is [`Children::zxid`] of the earlier list. The call sets a watch on the node
+    /// and does not poll. Returns `None` if the node does not exist. If `timeout` is `None`, the call waits without a limit. If
     /// the program drops the operation, the client keeps the watch until the operation would have ended.
     ///
     /// Fails with TIMEOUT if nothing has changed within `timeout`. Fails with INVALID if the path is not valid. In a

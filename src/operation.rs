@@ -38,7 +38,7 @@ pub struct Operation<T> {
     work: Box<dyn InProgress<T>>,
 }
 
-/// The work of an operation. Each kind of operation has a type of its own.
+/// The work of an operation. Each kind of operation has its own type.
 pub(crate) trait InProgress<T>: Send + Sync {
     /// Waits for at most `slice`. Returns `None` if the work has not ended. After the work has ended, the method returns
     /// the same result each time.
